@@ -1,0 +1,35 @@
+# Everything a person needs: `make demo` and `make test`, each doing its own set-up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/installed
+	$(BIN)/holdfast reproduce gambler n-chain frozen-lake --seeds 5 --out runs/demo
+
+test: lint
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
+
+lint: $(VENV)/tested
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/tested
+	$(BIN)/python benchmarks/robust_evaluation.py
+	$(BIN)/python benchmarks/paper_experiments.py
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Holdfast needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(VENV)/tested: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test --group lint
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,18 @@
+"""Checks of the arguments that the models share."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+
+def check_whole_number(name: str, value: Any, *, least: int) -> None:
+    """Raises a ValueError unless the value is an integer that is large enough."""
+    if not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+
+
+def check_probability(name: str, value: Any, *, most: float = 1.0) -> None:
+    """Raises a ValueError unless the value is a number from 0 to `most`."""
+    if not isinstance(value, numbers.Real) or not 0 <= float(value) <= most:
+        raise ValueError(f"{name}: expected a number in [0, {most:g}], got {value!r}")

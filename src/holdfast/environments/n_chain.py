@@ -1,0 +1,77 @@
+"""The chain on which one end pays for being there."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from holdfast._model import Kernel, RobustCMDP, at_least
+from holdfast.environments._arguments import check_probability, check_whole_number
+from holdfast.uncertainty import KL
+
+LEFT, RIGHT = 0, 1
+
+
+def n_chain(
+    *,
+    nodes: int = 40,
+    slip: float = 0.1,
+    bonus: float = 10.0,
+    radius: ArrayLike = 0.15,
+    threshold: float = 6.0,
+    discount: float = 0.95,
+) -> RobustCMDP:
+    """A chain of nodes: left pays reward, right pays utility, and the far right end pays a bonus.
+
+    State s is node s + 1; action 0 moves left and action 1 moves right. With probability `slip` the
+    move goes the other way; a move past an end stays. The signals depend on the action taken, not
+    on where the move went: (reward, utility) is (1, 0) for left and (0, 2) for right, and in the
+    last node both actions have `bonus` added to their reward. The uncertainty set is a KL ball.
+
+    From the paper: nodes, slip, the signals of both moves, the size of the bonus, radius and
+    threshold. Ours, where the paper leaves it open: that the bonus is paid for every step begun in
+    the last node, that a move past an end stays, the discount, and the uniform initial
+    distribution.
+
+    Arguments:
+        nodes: length of the chain, at least 2.
+        slip: probability that a move goes the other way.
+        bonus: reward added in the last node.
+        radius: of the KL ball, a number or an (S, A) array.
+        threshold: least discounted utility that is accepted.
+        discount: in [0, 1).
+
+    Returns:
+        A model with `nodes` states, two actions and the constraint "utility".
+
+    Example:
+        >>> import holdfast as hf
+        >>> model = hf.environments.n_chain()
+        >>> model.states, model.actions
+        (40, 2)
+        >>> print(model.constraints[0], model.reward[0], model.reward[-1])
+        utility ≥ 6 [1. 0.] [11. 10.]
+
+    Reference:
+        Sun, He, Miao and Zou, Constrained Reinforcement Learning Under Model Mismatch (ICML 2024),
+        appendix on experiments.
+    """
+    check_whole_number("nodes", nodes, least=2)
+    check_probability("slip", slip)
+    node = np.arange(nodes)
+    left, right = np.maximum(node - 1, 0), np.minimum(node + 1, nodes - 1)
+    as_meant_or_not = np.stack([[left, right], [right, left]]).transpose(2, 0, 1)
+    reward = np.zeros((nodes, 2))
+    reward[:, LEFT] = 1.0
+    reward[-1] += bonus
+    utility = np.zeros((nodes, 2))
+    utility[:, RIGHT] = 2.0
+    return RobustCMDP(
+        transitions=Kernel(
+            as_meant_or_not, np.broadcast_to([1 - slip, slip], as_meant_or_not.shape)
+        ),
+        reward=reward,
+        constraints=[at_least(utility, threshold, name="utility")],
+        discount=discount,
+        uncertainty=KL(radius),
+    )

@@ -1,0 +1,1 @@
+"""Robust constrained MDPs as tables: evaluation, steps, algorithms, certificates, all exact."""

@@ -1,0 +1,139 @@
+"""What every algorithm is given, and the history that every algorithm writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from holdfast.tabular.bounds import step_bounds
+from holdfast.tabular.steps import Step
+from holdfast.tabular.table import Layout, Table
+from holdfast.tabular.values import Outlook, nominal_outlook
+from holdfast.tabular.worst_case import WorstCase, worst_outlook
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The arguments of `solve`, checked."""
+
+    iterations: int
+    trust_region: float
+    step: Step
+    safeguard: Literal["project"] | None
+    worst_case: WorstCase
+    bounds: bool
+    callback: Callable[[int], None] | None
+
+
+@dataclasses.dataclass
+class Run:
+    """One call of `solve`: the model, the options, where to start, and the record of the way."""
+
+    layout: Layout
+    options: Options
+    policy: Float[Array, "S A"]
+    nominal: Outlook = dataclasses.field(init=False)
+    worst: Outlook = dataclasses.field(init=False)
+    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    _started: float = dataclasses.field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self.nominal = nominal_outlook(self.table, self.policy)
+        self.worst = self.worst_case(self.policy)
+        self._write(kl=0.0, recovered=False, trust_region=0.0, bounds={})
+
+    @property
+    def table(self) -> Table:
+        """The model as arrays."""
+        return self.layout.table
+
+    def worst_case(self, policy: Float[Array, "S A"], start: Outlook | None = None) -> Outlook:
+        """The policy's outlook in the worst case, by the method that was asked for."""
+        return worst_outlook(self.table, policy, self.options.worst_case, start)
+
+    def nominal_case(self, policy: Float[Array, "S A"], start: Outlook | None = None) -> Outlook:
+        """The policy's outlook under the nominal kernel."""
+        del start
+        return nominal_outlook(self.table, policy)
+
+    def record(
+        self,
+        policy: Float[Array, "S A"],
+        *,
+        nominal: Outlook | None = None,
+        worst: Outlook | None = None,
+        recovered: bool = False,
+        trust_region: float = 0.0,
+    ) -> None:
+        """Takes the next iterate: evaluates what is not known of it and writes its row."""
+        before, weights = self.policy, self.worst.occupancy[0]
+        last_worst = self.worst
+        self.policy = policy
+        self.nominal = nominal_outlook(self.table, policy) if nominal is None else nominal
+        self.worst = self.worst_case(policy, last_worst) if worst is None else worst
+        bounds: dict[str, Any] = {}
+        if self.options.bounds:
+            bounds = step_bounds(
+                self.table, before, policy, last_worst, self.worst, self.options.trust_region
+            )
+        kl = mean_kl(weights, policy, before)
+        self._write(kl=kl, recovered=recovered, trust_region=trust_region, bounds=bounds)
+
+    def repeat(self) -> None:
+        """The iterate did not change, so neither does anything known of it."""
+        last = self.rows[-1]
+        unchanged = {name: np.zeros_like(value) for name, value in last["bounds"].items()}
+        self._append(
+            {**last, "kl": 0.0, "recovered": False, "trust_region": 0.0, "bounds": unchanged}
+        )
+
+    def history(self) -> dict[str, np.ndarray]:
+        """The rows as arrays by name."""
+        plain = [{k: v for k, v in row.items() if k != "bounds"} for row in self.rows]
+        columns = {name: np.array([row[name] for row in plain]) for name in plain[0]}
+        for name in self.rows[-1]["bounds"]:
+            value = self.rows[-1]["bounds"][name]
+            first = np.full(np.shape(value), np.nan)
+            columns[name] = np.array([first] + [row["bounds"][name] for row in self.rows[1:]])
+        return columns
+
+    def _write(self, *, kl: float, recovered: bool, trust_region: float, bounds: dict) -> None:
+        thresholds = np.asarray(self.table.thresholds)
+        worst, nominal = np.asarray(self.worst.value), np.asarray(self.nominal.value)
+        self._append(
+            {
+                "reward": worst[0],
+                "margins": worst[1:] - thresholds,
+                "nominal_reward": nominal[0],
+                "nominal_margins": nominal[1:] - thresholds,
+                "error": np.asarray(self.worst.error).max(),
+                "kl": kl,
+                "recovered": recovered,
+                "trust_region": trust_region,
+                "bounds": bounds,
+            }
+        )
+
+    def _append(self, row: dict[str, Any]) -> None:
+        self.rows.append({**row, "seconds": time.perf_counter() - self._started})
+        if self.options.callback is not None and len(self.rows) > 1:
+            self.options.callback(len(self.rows) - 1)
+
+
+def mean_kl(weights: Array, policy: Array, before: Array) -> float:
+    """E_{s∼d}[KL(π‖π_k)(s)]; infinite where π takes an action that π_k never takes."""
+    d, new, old = np.asarray(weights), np.asarray(policy), np.asarray(before)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(new > 0, new * (np.log(new) - np.log(old)), 0.0)
+    return float(max(np.where(d > 0, d * terms.sum(-1), 0.0).sum(), 0.0))
+
+
+def is_feasible(outlook: Outlook, thresholds: Float[Array, " m"]) -> bool:
+    """Whether every constraint holds, numerical error included."""
+    return bool(jnp.all(outlook.value[1:] - outlook.error.max() >= thresholds))

@@ -1,0 +1,169 @@
+"""The verb `solve`: a model in, a policy out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from holdfast._model import RobustCMDP, check_policy
+from holdfast._precision import float64
+from holdfast.tabular.algorithms import ALGORITHMS, Run
+from holdfast.tabular.algorithms._run import Options
+from holdfast.tabular.evaluate import Evaluation, layout_features, report
+from holdfast.tabular.optimum import robust_optimum
+from holdfast.tabular.table import Layout, layout_of
+from holdfast.tabular.worst_case import WorstCase, check_method, worst_case_method
+
+_UNIFORM_SHARE = 1e-6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Solution:
+    """What every algorithm returns.
+
+    Attributes:
+        policy: (S, A), the last iterate.
+        evaluation: of that policy.
+        status: "feasible"; "infeasible" where it has been proved that no policy is; "not-found"
+            where neither is known.
+        history: arrays by name with a row for each iterate, row 0 the start. In the worst case:
+            "reward", "margins" (rows, m), "error"; under the nominal kernel: "nominal_reward",
+            "nominal_margins"; of the step: "kl" (E_{d^r}[KL(π_{k+1}‖π_k)]), "recovered",
+            "trust_region" (the one in force); "seconds" since the start. With `bounds=True` also
+            what theory promises of the step: see `holdfast.tabular.bounds.step_bounds`.
+        attainable: where the policy is not feasible, the best worst-case value that each constraint
+            could have on its own, in the user's sense; otherwise None.
+        algorithm: the algorithm's name.
+    """
+
+    policy: Float[np.ndarray, "S A"]
+    evaluation: Evaluation
+    status: Literal["feasible", "infeasible", "not-found"]
+    history: dict[str, np.ndarray]
+    attainable: Float[np.ndarray, " m"] | None
+    algorithm: str
+
+
+@float64
+def solve(
+    model: RobustCMDP,
+    algorithm: str = "rcpo",
+    *,
+    iterations: int = 200,
+    trust_region: float = 0.01,
+    step: Literal["exact", "taylor"] = "exact",
+    safeguard: Literal["project"] | None = "project",
+    worst_case: str | WorstCase = "dual",
+    initial_policy: ArrayLike | None = None,
+    seed: int = 0,
+    bounds: bool = False,
+    callback: Callable[[int], None] | None = None,
+) -> Solution:
+    """Searches for the policy with the best worst-case reward that keeps every constraint.
+
+    Arguments:
+        model: the model.
+        algorithm: "rcpo" (robust, constrained), "pcpo" or "cpo" (constrained, nominal kernel),
+            "rvi" (robust, constraints ignored), "lp" (nominal optimum by linear programming).
+        iterations: of rcpo, pcpo and cpo; rvi records so many and stops on its certified error; lp
+            takes one.
+        trust_region: δ, the largest E_{d^r}[KL(π‖π_k)] of an improvement.
+        step: "exact" solves each step's convex problem; "taylor" its second-order expansion.
+        safeguard: "project" lets no iterate after the first feasible one be infeasible; None is the
+            paper's plain update.
+        worst_case: how worst-case kernels are found: "dual", "projected-gradient", "tilted", or
+            one of `Dual`, `ProjectedGradient`, `Tilted` with settings.
+        initial_policy: (S, A). Its zeros would never come back under multiplicative steps, so where
+            it has any, 1e-6 of uniform is mixed in.
+        seed: draws the initial policy, Dirichlet(1) rows, where none is given.
+        bounds: whether the history also carries what theory promises of each step. It takes 2S
+            further robust evaluations an iteration.
+        callback: called with the number of each iteration once it is recorded.
+
+    Example:
+        >>> import holdfast as hf
+        >>> solution = hf.solve(hf.environments.gambler(), "rcpo", iterations=50)
+        >>> solution.status
+        'feasible'
+    """
+    if algorithm not in ALGORITHMS:
+        names = ", ".join(repr(name) for name in ALGORITHMS)
+        raise ValueError(f"algorithm: unknown algorithm {algorithm!r}; there are {names}")
+    layout = layout_of(model)
+    options = Options(
+        iterations=_whole("iterations", iterations, least=1),
+        trust_region=_trust_region(trust_region),
+        step=_one_of("step", step, ("exact", "taylor")),
+        safeguard=_one_of("safeguard", safeguard, ("project", None)),
+        worst_case=layout_features(layout, worst_case_method(worst_case)),
+        bounds=bounds,
+        callback=callback,
+    )
+    check_method(options.worst_case, layout.table)
+    start = _initial_policy(model, initial_policy, _whole("seed", seed, least=0))
+
+    run = Run(layout, options, layout.pad_policy(start))
+    policy = ALGORITHMS[algorithm](run)
+    evaluation = report(layout, run.nominal, run.worst)
+    status, attainable = _status(layout, evaluation)
+    return Solution(
+        policy=layout.unpad_policy(policy),
+        evaluation=evaluation,
+        status=status,
+        history=run.history(),
+        attainable=attainable,
+        algorithm=algorithm,
+    )
+
+
+def _status(
+    layout: Layout, evaluation: Evaluation
+) -> tuple[Literal["feasible", "infeasible", "not-found"], np.ndarray | None]:
+    """Decided for one constraint; for several, undecided unless one is out of reach by itself."""
+    if evaluation.feasible:
+        return "feasible", None
+    best = [robust_optimum(layout.table, signal) for signal in layout.table.signals[1:]]
+    constraints = layout.model.constraints
+    attainable = np.array(
+        [c.shown(optimum.lower) for c, optimum in zip(constraints, best, strict=True)]
+    )
+    hopeless = any(
+        optimum.upper < c.utility_threshold for c, optimum in zip(constraints, best, strict=True)
+    )
+    return ("infeasible" if hopeless else "not-found"), attainable
+
+
+def _initial_policy(
+    model: RobustCMDP, initial_policy: ArrayLike | None, seed: int
+) -> Float[np.ndarray, "S A"]:
+    if initial_policy is None:
+        rng = np.random.default_rng(seed)
+        return rng.dirichlet(np.ones(model.actions), size=model.states)
+    policy = check_policy("initial_policy", initial_policy, model.states, model.actions)
+    if (policy > 0).all():
+        return policy
+    return (1 - _UNIFORM_SHARE) * policy + _UNIFORM_SHARE / model.actions
+
+
+def _whole(name: str, value: int, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+    return int(value)
+
+
+def _trust_region(value: float) -> float:
+    if not (isinstance(value, (int, float, np.number)) and value > 0 and math.isfinite(value)):
+        raise ValueError(f"trust_region: expected a positive number, got {value!r}")
+    return float(value)
+
+
+def _one_of(name, value, choices):  # type: ignore[no-untyped-def]
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value

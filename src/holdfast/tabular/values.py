@@ -1,0 +1,261 @@
+"""Values, occupancies and advantages of a policy under a kernel.
+
+The vocabulary of the paper's section 3: V and Q by a linear solve, d = (1−γ)(I − γP_πᵀ)⁻¹ρ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from holdfast.tabular.table import Table
+
+# Large models are walked a block of states at a time, so that a block's rows stay in cache.
+_BLOCK_ENTRIES = 1 << 15
+# Above this many entries, signals are evaluated one after the other instead of side by side.
+_SIDE_BY_SIDE = 1 << 18
+
+
+class Outlook(eqx.Module):
+    """What a policy is worth, signal by signal: the reward first, then every constraint.
+
+    Attributes:
+        value: from the initial distribution.
+        values: V(s).
+        advantages: Q(s, a) − V(s).
+        occupancy: d(s), under the kernel the signal is evaluated under.
+        error: how far `value` may be from the exact one.
+        source: the values to which that kernel is nature's response, and
+        guess: the dual variables from which the search for that response started.
+        multipliers: nature's dual variables at the end, from which the next evaluation starts.
+        kernel: the kernel itself, where the method keeps it.
+    """
+
+    value: Float[Array, " n"]
+    values: Float[Array, "n S"]
+    advantages: Float[Array, "n S A"]
+    occupancy: Float[Array, "n S"]
+    error: Float[Array, " n"]
+    source: Float[Array, "n S"]
+    guess: Float[Array, "n S A"]
+    multipliers: Float[Array, "n S A"]
+    kernel: Float[Array, "n S A K"] | None = None
+
+
+def without_kernel(outlook: Outlook) -> Outlook:
+    """The same outlook without the kernel, which may be large."""
+    return eqx.tree_at(lambda o: o.kernel, outlook, None, is_leaf=lambda x: x is None)
+
+
+class Reply(NamedTuple):
+    """Nature's worst responses to values V, averaged over the policy's actions.
+
+    Attributes:
+        transition: P_π(s, s') under the responses.
+        reward: the signal's mean in each state under the responses.
+        lower: T̲V, a certified lower bound on the robust Bellman operator at V.
+        action_values: min over the set of q·y for each (s, a).
+        multipliers: nature's dual variables.
+    """
+
+    transition: Float[Array, "S S"]
+    reward: Float[Array, " S"]
+    lower: Float[Array, " S"]
+    action_values: Float[Array, "S A"]
+    multipliers: Float[Array, "S A"]
+
+
+class Factors(NamedTuple):
+    """I − γP_π = the rows of L·U in the order of `order`."""
+
+    lu: Float[Array, "S S"]
+    order: Int[Array, " S"]
+
+
+def targets(
+    table: Table, signal: Float[Array, "S A J"], values: Float[Array, " S"]
+) -> Float[Array, "S A K"]:
+    """y(s, a, s') = signal(s, a, s') + γV(s')."""
+    return jnp.broadcast_to(
+        signal + table.discount * table.following(values), table.probabilities.shape
+    )
+
+
+def reply(
+    table: Table,
+    signal: Float[Array, "S A J"],
+    policy: Float[Array, "S A"],
+    values: Float[Array, " S"],
+    multipliers: Float[Array, "S A"],
+) -> Reply:
+    """Nature's worst response to V in every row, and the chain that it makes with the policy."""
+
+    def answer(p: Array, successors: Array | None, uncertainty, c, pi, guess) -> tuple:  # type: ignore[no-untyped-def]
+        following = values if successors is None else values[successors]
+        y = jnp.broadcast_to(c + table.discount * following, p.shape)
+        response = uncertainty.respond(p, y, guess)
+        joint = pi[..., None] * response.kernel
+        reward = (joint * c).sum((-2, -1))
+        lower = (pi * response.lower).sum(-1)
+        # Only the chain is kept of a dense kernel: its rows are as wide as the model.
+        flow = joint.sum(-2) if successors is None else joint
+        return flow, reward, lower, response.value, response.multiplier
+
+    flow, reward, lower, action_values, multipliers = _over_states(
+        answer,
+        table,
+        table.probabilities,
+        table.successors,
+        table.uncertainty,
+        signal,
+        policy,
+        multipliers,
+    )
+    return Reply(_chain(table, flow), reward, lower, action_values, multipliers)
+
+
+def chain_under(
+    table: Table,
+    signal: Float[Array, "S A J"],
+    policy: Float[Array, "S A"],
+    kernel: Float[Array, "S A K"],
+) -> tuple[Float[Array, "S S"], Float[Array, " S"]]:
+    """P_π and the signal's mean in each state, under a given kernel."""
+    joint = policy[..., None] * kernel
+    flow = joint.sum(-2) if table.successors is None else joint
+    return _chain(table, flow), (joint * signal).sum((-2, -1))
+
+
+def factorise(table: Table, transition: Float[Array, "S S"]) -> Factors:
+    """Factors I − γP_π once, for the values and the occupancy."""
+    lu, _, order = lax.linalg.lu(jnp.eye(table.states) - table.discount * transition)
+    return Factors(lu, order)
+
+
+def values_of(factors: Factors, reward: Float[Array, " S"]) -> Float[Array, " S"]:
+    """V = (I − γP_π)⁻¹ r_π."""
+    permuted = reward[factors.order][:, None]
+    lower = lax.linalg.triangular_solve(
+        factors.lu, permuted, left_side=True, lower=True, unit_diagonal=True
+    )
+    return lax.linalg.triangular_solve(factors.lu, lower, left_side=True, lower=False)[:, 0]
+
+
+def occupancy_of(table: Table, factors: Factors) -> Float[Array, " S"]:
+    """D = (1−γ)(I − γP_πᵀ)⁻¹ρ, the discounted share of time in each state."""
+    initial = (1 - table.discount) * table.initial[:, None]
+    upper = lax.linalg.triangular_solve(
+        factors.lu, initial, left_side=True, lower=False, transpose_a=True
+    )
+    permuted = lax.linalg.triangular_solve(
+        factors.lu, upper, left_side=True, lower=True, transpose_a=True, unit_diagonal=True
+    )
+    return jnp.maximum(jnp.zeros(table.states).at[factors.order].set(permuted[:, 0]), 0.0)
+
+
+def rounding(table: Table, signal: Array, values: Array) -> Float[Array, ""]:
+    """An allowance for floating point, since a certificate must not claim an error of zero."""
+    scale = jnp.abs(signal).max() + jnp.abs(values).max()
+    return 16 * jnp.finfo(values.dtype).eps * scale / (1 - table.discount)
+
+
+def per_signal(function: Callable[..., Outlook], table: Table, *arguments: Array) -> Outlook:
+    """Applies a function of (signal, …) to every signal: side by side, or in turn where large."""
+    count = table.signals.shape[0]
+    if count * table.probabilities.size <= _SIDE_BY_SIDE:
+        return jax.vmap(function)(table.signals, *arguments)
+    return lax.map(lambda each: function(*each), (table.signals, *arguments))
+
+
+@eqx.filter_jit
+def nominal_outlook(table: Table, policy: Float[Array, "S A"]) -> Outlook:
+    """The policy's values under the nominal kernel."""
+    # The chain is the same for every signal, so it is factored once.
+    transition, _ = chain_under(table, jnp.zeros((1, 1, 1)), policy, table.probabilities)
+    factors = factorise(table, transition)
+    occupancy = occupancy_of(table, factors)
+
+    def evaluate_signal(signal: Array) -> Outlook:
+        means = (table.probabilities * signal).sum(-1)
+        reward = (policy * means).sum(-1)
+        values = values_of(factors, reward)
+        following = (table.probabilities * table.following(values)).sum(-1)
+        action_values = means + table.discount * following
+        residual = jnp.abs(reward + table.discount * transition @ values - values).max()
+        return Outlook(
+            value=table.initial @ values,
+            values=values,
+            advantages=action_values - values[:, None],
+            occupancy=occupancy,
+            error=residual / (1 - table.discount) + rounding(table, signal, values),
+            source=values,
+            guess=jnp.zeros_like(action_values),
+            multipliers=jnp.zeros_like(action_values),
+        )
+
+    return per_signal(evaluate_signal, table)
+
+
+@eqx.filter_jit
+def response_kernel(
+    table: Table, signal: Float[Array, "S A J"], source: Array, guess: Array
+) -> Float[Array, "S A K"]:
+    """The worst-case kernel itself."""
+    return _respond(table, signal, source, guess, lambda *of: of[-1])
+
+
+@eqx.filter_jit
+def response_is_member(
+    table: Table, signal: Float[Array, "S A J"], source: Array, guess: Array
+) -> Bool[Array, ""]:
+    """Whether every row of the worst-case kernel is in the set; the kernel is never stored."""
+    return _respond(
+        table, signal, source, guess, lambda uncertainty, p, kernel: uncertainty.contains(p, kernel)
+    ).all()
+
+
+@eqx.filter_jit
+def kernel_is_member(table: Table, kernel: Float[Array, "S A K"]) -> Bool[Array, ""]:
+    """Whether every row of a kernel is in the set."""
+    return table.uncertainty.contains(table.probabilities, kernel).all()
+
+
+def _respond(
+    table: Table, signal: Array, source: Array, guess: Array, function: Callable[..., Array]
+) -> Array:
+    def answer(p, successors, uncertainty, c, guess):  # type: ignore[no-untyped-def]
+        following = source if successors is None else source[successors]
+        y = jnp.broadcast_to(c + table.discount * following, p.shape)
+        return function(uncertainty, p, uncertainty.respond(p, y, guess).kernel)
+
+    return _over_states(
+        answer, table, table.probabilities, table.successors, table.uncertainty, signal, guess
+    )
+
+
+def _over_states(function: Callable, table: Table, *arrays):  # type: ignore[no-untyped-def]
+    """Applies a function of blocks of states to all of them."""
+    states = table.states
+    block = states
+    if jax.default_backend() == "cpu":
+        per_state = table.probabilities.size // states
+        while block > 1 and block % 2 == 0 and block * per_state > _BLOCK_ENTRIES:
+            block //= 2
+    if block == states:
+        return function(*arrays)
+    split = jax.tree.map(lambda a: a.reshape(states // block, block, *a.shape[1:]), arrays)
+    merged = lax.map(lambda each: function(*each), split)
+    return jax.tree.map(lambda a: a.reshape(states, *a.shape[2:]), merged)
+
+
+def _chain(table: Table, flow: Array) -> Float[Array, "S S"]:
+    if table.successors is None:
+        return flow
+    states = jnp.arange(table.states)[:, None, None]
+    return jnp.zeros((table.states, table.states)).at[states, table.successors].add(flow)
