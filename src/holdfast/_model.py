@@ -7,33 +7,19 @@ rely on it.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import zipfile
-import zlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from holdfast._files import atomic_write
-from holdfast.uncertainty import KL, SETS, UncertaintySet
+from holdfast.uncertainty import KL, UncertaintySet
 
 _ROW_SUM_TOLERANCE = 1e-8
-_FORMAT = "holdfast-model-1"
-# What reading a damaged archive raises; zipfile says RuntimeError to flags that it does not know.
-_UNREADABLE = (
-    ValueError,
-    TypeError,
-    OSError,
-    EOFError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+# Numbers that came in single precision cannot do better than this.
+_SINGLE_PRECISION_TOLERANCE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,7 +68,12 @@ class Kernel:
                 f"but states are 0 to {states - 1}"
             )
         object.__setattr__(self, "successors", _frozen(successors.astype(np.int32)))
-        object.__setattr__(self, "probabilities", _stochastic("probabilities", probabilities))
+        tolerance = _row_sum_tolerance(self.probabilities)
+        object.__setattr__(
+            self,
+            "probabilities",
+            _stochastic("probabilities", probabilities, tolerance),
+        )
 
     @property
     def states(self) -> int:
@@ -191,7 +182,7 @@ class RobustCMDP:
 
     Arguments:
         transitions: the nominal kernel, an (S, A, S) array or a `Kernel` of successor lists. Rows
-            within 1e-8 of one are renormalised.
+            within 1e-8 of one are renormalised (within 1e-6 where given in single precision).
         reward: (S, A), or in the kernel's own layout, (S, A, S) or (S, A, K), where it depends on the
             next state.
         constraints: made by `at_least` and `at_most`; signals of the same shapes as the reward.
@@ -268,26 +259,9 @@ class RobustCMDP:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model to a `.npz` file, whole or not at all; `RobustCMDP.load` reads it back."""
-        header: dict[str, Any] = {
-            "format": _FORMAT,
-            "discount": self.discount,
-            "constraints": [
-                {"threshold": c.threshold, "sense": c.sense, "name": c.name}
-                for c in self.constraints
-            ],
-        }
-        arrays = {"reward": self.reward, "initial": self.initial}
-        if isinstance(self.transitions, Kernel):
-            arrays["successors"] = self.transitions.successors
-            arrays["probabilities"] = self.transitions.probabilities
-        else:
-            arrays["transitions"] = self.transitions
-        for i, constraint in enumerate(self.constraints):
-            arrays[f"constraint_{i}"] = constraint.signal
-        header["uncertainty"], set_arrays = self.uncertainty.to_arrays()  # type: ignore[union-attr]
-        arrays |= {f"uncertainty_{name}": value for name, value in set_arrays.items()}
-        with atomic_write(path) as file:
-            np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
+        from holdfast._model_file import save_model
+
+        save_model(self, path)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> RobustCMDP:
@@ -296,40 +270,9 @@ class RobustCMDP:
         Raises:
             ValueError: the file is damaged or is no Holdfast model; the message names it.
         """
-        if not Path(path).exists():
-            raise FileNotFoundError(f"{path}: no such file")
-        try:
-            # Opened here because np.load leaves a damaged archive open.
-            with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            header = json.loads(str(arrays["header"]))
-            if header["format"] != _FORMAT:
-                raise ValueError(f"format {header['format']!r}, expected {_FORMAT!r}")
-            transitions: Any = arrays.get("transitions")
-            if transitions is None:
-                transitions = Kernel(arrays["successors"], arrays["probabilities"])
-            set_arrays = {
-                name.removeprefix("uncertainty_"): value
-                for name, value in arrays.items()
-                if name.startswith("uncertainty_")
-            }
-            return RobustCMDP(
-                transitions=transitions,
-                reward=arrays["reward"],
-                constraints=[
-                    Constraint(arrays[f"constraint_{i}"], c["threshold"], c["sense"], c["name"])
-                    for i, c in enumerate(header["constraints"])
-                ],
-                initial=arrays["initial"],
-                discount=header["discount"],
-                uncertainty=SETS[header["uncertainty"]["set"]].from_arrays(
-                    header["uncertainty"], set_arrays
-                ),
-            )
-        except KeyError as error:
-            raise ValueError(f"{path}: not a Holdfast model: it has no {error}") from error
-        except _UNREADABLE as error:
-            raise ValueError(f"{path}: not a Holdfast model: {error}") from error
+        from holdfast._model_file import load_model
+
+        return load_model(path)
 
     def _signal(self, name: str, signal: Any) -> Float[np.ndarray, "..."]:
         signal = _numbers(name, signal)
@@ -357,19 +300,21 @@ class RobustCMDP:
     def _initial(self, initial: Any) -> Float[np.ndarray, " S"]:
         if initial is None:
             return _frozen(np.full(self.states, 1 / self.states))
+        tolerance = _row_sum_tolerance(initial)
         initial = _numbers("initial", initial)
         if initial.shape != (self.states,):
             raise ValueError(f"initial: expected shape ({self.states},), got {initial.shape}")
         if not (initial >= 0).all():
             s = int(np.argwhere(~(initial >= 0))[0, 0])
             raise ValueError(f"initial: state {s} has probability {initial[s]}")
-        if abs(initial.sum() - 1) > _ROW_SUM_TOLERANCE:
+        if abs(initial.sum() - 1) > tolerance:
             raise ValueError(f"initial: sums to {initial.sum():.9g}, not 1")
         return _frozen(_normalised(initial))
 
 
 def check_policy(name: str, policy: ArrayLike, states: int, actions: int) -> np.ndarray:
     """A policy as an (S, A) array with rows that sum to one, or a ValueError that names it."""
+    tolerance = _row_sum_tolerance(policy)
     policy = _numbers(name, policy)
     if policy.shape != (states, actions):
         raise ValueError(f"{name}: expected shape ({states}, {actions}), got {policy.shape}")
@@ -377,7 +322,7 @@ def check_policy(name: str, policy: ArrayLike, states: int, actions: int) -> np.
         s, a = np.argwhere(~(policy >= 0))[0]
         raise ValueError(f"{name}: (state {s}, action {a}) has probability {policy[s, a]}")
     sums = policy.sum(-1)
-    off = np.abs(sums - 1) > _ROW_SUM_TOLERANCE
+    off = np.abs(sums - 1) > tolerance
     if off.any():
         s = np.argwhere(off)[0, 0]
         raise ValueError(f"{name}: state {s} sums to {sums[s]:.9g}, not 1")
@@ -385,6 +330,7 @@ def check_policy(name: str, policy: ArrayLike, states: int, actions: int) -> np.
 
 
 def _dense_kernel(transitions: Any) -> Float[np.ndarray, "S A S"]:
+    tolerance = _row_sum_tolerance(transitions)
     transitions = _numbers("transitions", transitions)
     shape = transitions.shape
     if len(shape) != 3 or 0 in shape or shape[0] != shape[2]:
@@ -392,21 +338,29 @@ def _dense_kernel(transitions: Any) -> Float[np.ndarray, "S A S"]:
             f"transitions: expected shape (states, actions, states), got {shape}; "
             "for successor lists use holdfast.Kernel"
         )
-    return _stochastic("transitions", transitions)
+    return _stochastic("transitions", transitions, tolerance)
 
 
-def _stochastic(name: str, rows: Float[np.ndarray, "S A K"]) -> Float[np.ndarray, "S A K"]:
+def _stochastic(
+    name: str, rows: Float[np.ndarray, "S A K"], tolerance: float
+) -> Float[np.ndarray, "S A K"]:
     if not (rows >= 0).all():
         s, a, k = np.argwhere(~(rows >= 0))[0]
         raise ValueError(
             f"{name}: (state {s}, action {a}) has probability {rows[s, a, k]} at entry {k}"
         )
     sums = rows.sum(-1)
-    off = ~(np.abs(sums - 1) <= _ROW_SUM_TOLERANCE)
+    off = ~(np.abs(sums - 1) <= tolerance)
     if off.any():
         s, a = np.argwhere(off)[0]
         raise ValueError(f"{name}: (state {s}, action {a}) sums to {sums[s, a]:.9g}, not 1")
     return _frozen(_normalised(rows))
+
+
+def _row_sum_tolerance(given: Any) -> float:
+    """How far from one a row of the array that was given may sum and still be renormalised."""
+    single = getattr(getattr(given, "dtype", None), "itemsize", 8) < 8
+    return _SINGLE_PRECISION_TOLERANCE if single else _ROW_SUM_TOLERANCE
 
 
 def _normalised(rows: Float[np.ndarray, "*rows K"]) -> Float[np.ndarray, "*rows K"]:

@@ -1,6 +1,6 @@
 """What theory promises of one step from π_k to π_{k+1}, to be set beside what happened.
 
-Lemma 3.1 of the paper holds. Its Theorems 4.2 and 4.3 rest on steps that fail on random models (the
+The paper's Lemma 3.1 holds. Its two theorems rest on steps that fail on random models (the
 per-state Lipschitz constant; E[KL(π_{k+1}‖π_k)] ≤ δ; the term b²α_KL), so the bounds that are proved
 here are others, with κ = E_{d^r}[KL(π_{k+1}‖π_k)], ρ the range of the signal and M the largest ratio of
 occupancies that the set allows:

@@ -129,7 +129,7 @@ def evaluate(
     check_method(method, layout.table)
     padded = layout.pad_policy(check_policy("policy", policy, model.states, model.actions))
     nominal = nominal_outlook(layout.table, padded)
-    worst = worst_outlook(layout.table, padded, method)
+    worst = worst_outlook(layout.table, padded, method, start=nominal)
     return report(layout, nominal, worst)
 
 

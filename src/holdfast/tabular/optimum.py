@@ -13,6 +13,7 @@ from holdfast.tabular.table import Table
 from holdfast.tabular.values import reply
 from holdfast.tabular.worst_case import Dual, worst_outlook
 
+_TIE = 1e-13
 # Policy iteration ends by itself; this only bounds what rounding could do.
 _MAX_ROUNDS = 1000
 
@@ -41,8 +42,11 @@ def sweep(
     """One sweep of robust value iteration: max_a min_q q·y, its greedy policy, nature's multipliers."""
     any_policy = jnp.full(multipliers.shape, 1 / multipliers.shape[1])
     answer = reply(table, signal, any_policy, values, multipliers)
-    greedy = jax.nn.one_hot(answer.action_values.argmax(-1), multipliers.shape[1])
-    return answer.action_values.max(-1), greedy, answer.multipliers
+    best = answer.action_values.max(-1)
+    # The first of the actions that are best but for rounding, so that ties do not flicker.
+    tied = answer.action_values >= best[:, None] - _TIE * (1 + jnp.abs(best[:, None]))
+    greedy = jax.nn.one_hot(tied.argmax(-1), multipliers.shape[1])
+    return best, greedy, answer.multipliers
 
 
 def robust_optimum(

@@ -164,7 +164,7 @@ def improve_within(tilts: Tilts, delta: Float[Array, ""], accuracy: float = 1e-1
         multipliers, _ = _multipliers(tilts, c.at[1:].set(0.0), tilts.needed)
         return c.at[1:].set(multipliers)
 
-    def kl_and_slope(eta: Array) -> tuple[Array, Array]:
+    def kl_and_slope(eta: Array) -> tuple[Array, Array, Array]:
         c = coefficients(eta)
         moments = tilts.moments(c)
         # Along the path the active constraints stay met, which leaves dKL = η·dE[A^r].
@@ -175,12 +175,12 @@ def improve_within(tilts: Tilts, delta: Float[Array, ""], accuracy: float = 1e-1
         )
         kept = jnp.linalg.lstsq(inner, cross)[0] if len(active) else cross
         slope = eta * jnp.maximum(moments.covariance[0, 0] - cross @ kept, 0.0)
-        return moments.kl, slope
+        return moments.kl, slope, c
 
     size = _span(tilts, tilts.features[0])
     variance = jnp.maximum(tilts.moments(nearest).covariance[0, 0], jnp.finfo(delta.dtype).tiny)
     guess = jnp.where(met & (size > 0), jnp.sqrt(2 * delta / variance), 0.0)
-    eta = increasing_root(
+    root = increasing_root(
         kl_and_slope,
         delta,
         guess,
@@ -188,8 +188,8 @@ def improve_within(tilts: Tilts, delta: Float[Array, ""], accuracy: float = 1e-1
         absolute=accuracy * delta,
         limit=_STRONGEST_TILT / jnp.where(size > 0, size, 1.0),
         max_steps=100,
-    ).x
-    c = coefficients(eta)
+    )
+    c = jnp.where(guess > 0, root.aux, nearest)
     return Update(tilts.policy(c), c, met)
 
 
@@ -210,12 +210,12 @@ def recover(tilts: Tilts, delta: Float[Array, ""]) -> Float[Array, " n"]:
         multipliers, _ = _multipliers(tilts, jnp.zeros(len(tilts.features)), needed)
         return jnp.zeros(len(tilts.features)).at[1:].set(multipliers)
 
-    def kl_and_slope(lift: Array) -> tuple[Array, Array]:
+    def kl_and_slope(lift: Array) -> tuple[Array, Array, Array]:
         c = coefficients(lift)
         # The projection's optimal value changes with what is asked by its multipliers.
-        return tilts.moments(c).kl, c[1:].sum()
+        return tilts.moments(c).kl, c[1:].sum(), c
 
-    root = increasing_root(
+    return increasing_root(
         kl_and_slope,
         delta,
         jnp.maximum(worst, 0.0) / 16,
@@ -223,8 +223,7 @@ def recover(tilts: Tilts, delta: Float[Array, ""]) -> Float[Array, " n"]:
         absolute=1e-9 * delta,
         limit=worst,
         max_steps=100,
-    )
-    return coefficients(root.x)
+    ).aux
 
 
 def _along(tilts: Tilts, direction: Float[Array, " n"], delta: Float[Array, ""]) -> Array:
@@ -232,9 +231,9 @@ def _along(tilts: Tilts, direction: Float[Array, " n"], delta: Float[Array, ""])
     size = _span(tilts, jnp.einsum("n,nsa->sa", direction, tilts.features))
     direction = direction / jnp.where(size > 0, size, 1.0)
 
-    def kl_and_slope(x: Array) -> tuple[Array, Array]:
+    def kl_and_slope(x: Array) -> tuple[Array, Array, None]:
         moments = tilts.moments(x * direction)
-        return moments.kl, x * (direction @ moments.covariance @ direction)
+        return moments.kl, x * (direction @ moments.covariance @ direction), None
 
     variance = direction @ tilts.moments(jnp.zeros_like(direction)).covariance @ direction
     start = jnp.sqrt(2 * delta / jnp.maximum(variance, jnp.finfo(delta.dtype).tiny))
@@ -270,9 +269,9 @@ def _one_multiplier(tilts: Tilts, c: Array, needed: Array) -> Array:
     at_zero = tilts.moments(c)
     missing = needed[0] - at_zero.mean[1]
 
-    def gain_and_slope(x: Array) -> tuple[Array, Array]:
+    def gain_and_slope(x: Array) -> tuple[Array, Array, None]:
         moments = tilts.moments(c.at[1].add(x))
-        return moments.mean[1] - at_zero.mean[1], moments.covariance[1, 1]
+        return moments.mean[1] - at_zero.mean[1], moments.covariance[1, 1], None
 
     slope = jnp.maximum(at_zero.covariance[1, 1], jnp.finfo(missing.dtype).tiny)
     start = jnp.where(missing > 0, jnp.clip(missing / slope, 1e-150, 1e100), 0.0)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from holdfast.tabular.table import Table
 
 # Large models are walked a block of states at a time, so that a block's rows stay in cache.
-_BLOCK_ENTRIES = 1 << 15
+_BLOCK_ENTRIES = 1 << 14
 # Above this many entries, signals are evaluated one after the other instead of side by side.
 _SIDE_BY_SIDE = 1 << 18
 
@@ -101,7 +101,7 @@ def reply(
         y = jnp.broadcast_to(c + table.discount * following, p.shape)
         response = uncertainty.respond(p, y, guess)
         joint = pi[..., None] * response.kernel
-        reward = (joint * c).sum((-2, -1))
+        reward = (pi * c[..., 0]).sum(-1) if c.shape[-1] == 1 else (joint * c).sum((-2, -1))
         lower = (pi * response.lower).sum(-1)
         # Only the chain is kept of a dense kernel: its rows are as wide as the model.
         flow = joint.sum(-2) if successors is None else joint

@@ -48,13 +48,14 @@ class UncertaintySet(eqx.Module):
 
     def __init__(self, radius: ArrayLike) -> None:
         try:
-            self.radius = np.asarray(radius, dtype=np.float64)
+            self.radius = np.array(radius, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(f"radius: expected a number or an (S, A) array: {error}") from error
         if not (self.radius >= 0).all():
             first = tuple(int(i) for i in np.argwhere(~(self.radius >= 0))[0])
             where = f" at (state {first[0]}, action {first[1]})" if len(first) == 2 else ""
             raise ValueError(f"radius: expected at least 0, got {self.radius[first]}{where}")
+        self.radius.flags.writeable = False
 
     @abc.abstractmethod
     def respond(
@@ -117,5 +118,5 @@ class UncertaintySet(eqx.Module):
     @classmethod
     def from_arrays(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         """The inverse of `to_arrays`."""
-        del header
-        return cls(**arrays)
+        settings = {name: value for name, value in header.items() if name != "set"}
+        return cls(**arrays, **settings)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Bool, Float
@@ -48,6 +49,11 @@ class KL(UncertaintySet):
         super().__init__(radius)
         self.max_steps = max_steps
 
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """A JSON header and named arrays from which `from_arrays` makes the set again."""
+        header, arrays = super().to_arrays()
+        return {**header, "max_steps": self.max_steps}, arrays
+
     @compiled_float64
     def respond(
         self,
@@ -68,37 +74,32 @@ class KL(UncertaintySet):
             start = jnp.where(guess > 0, hinted, start)
         start = jnp.where(trivial, 0.0, jnp.clip(start, 1e-150, 1e150))
 
-        def divergence_and_slope(beta: Array) -> tuple[Array, Array]:
+        def divergence_and_slope(beta: Array) -> tuple[Array, Array, _Moments]:
             tilt = _Moments.of(p, scaled, beta)
-            return tilt.divergence(beta), beta * tilt.variance
+            return tilt.divergence(beta), beta * tilt.variance, tilt
 
-        beta = increasing_root(
+        root = increasing_root(
             divergence_and_slope, radius, start, quadratic=True, max_steps=self.max_steps
-        ).x
-        tilt = _Moments.of(p, scaled, beta)
+        )
+        beta, tilt = root.x, root.aux
         # Rounding, or an early stop, may leave q outside. KL is convex in q, so moving q towards p
         # by this share puts it inside.
         divergence = jnp.maximum(tilt.divergence(beta), jnp.finfo(y.dtype).tiny)
-        share = jnp.where(trivial, 1.0, jnp.minimum(1.0, radius / divergence))
-        tilted = p * jnp.exp(-beta[..., None] * scaled.u - tilt.log_mass[..., None])
-        minimisers = jnp.where(scaled.at_minimum, p, 0.0) / scaled.mass_at_minimum[..., None]
-        kernel = jnp.where(
-            (trivial & concentrated & (radius > 0))[..., None],
-            minimisers,
-            jnp.where(trivial[..., None], p, p + share[..., None] * (tilted - p)),
+        share = jnp.where(trivial, 0.0, jnp.minimum(1.0, radius / divergence))
+        at_minimum = concentrated & (radius > 0)
+        # q is p times: 1, or the tilt, or a mixture of the two, or the indicator of the minimum.
+        plain = jnp.where(at_minimum, 0.0, 1 - share)[..., None]
+        tilted = (share * jnp.exp(-tilt.log_mass))[..., None]
+        pointed = jnp.where(at_minimum, 1 / scaled.mass_at_minimum, 0.0)[..., None]
+        factor = plain + tilted * jnp.exp(-beta[..., None] * scaled.u) + pointed * scaled.at_minimum
+        mean = scaled.mean + share * (tilt.mean - scaled.mean)
+        dual = jnp.maximum(-(tilt.log_mass + radius) / jnp.where(trivial, 1.0, beta), 0.0)
+        return Response(
+            kernel=p * factor,
+            value=scaled.restore(jnp.where(at_minimum, 0.0, mean)),
+            lower=scaled.restore(jnp.where(at_minimum, 0.0, jnp.where(trivial, scaled.mean, dual))),
+            multiplier=jnp.where(trivial, 0.0, beta / jnp.where(trivial, 1.0, scaled.span)),
         )
-        mean = jnp.where(trivial, scaled.mean, tilt.mean)
-        value = jnp.where(
-            concentrated & (radius > 0), 0.0, scaled.mean + share * (mean - scaled.mean)
-        )
-        dual = -(tilt.log_mass + radius) / jnp.where(trivial, 1.0, beta)
-        lower = jnp.where(
-            trivial,
-            jnp.where(concentrated & (radius > 0), 0.0, scaled.mean),
-            jnp.maximum(dual, 0.0),
-        )
-        multiplier = jnp.where(trivial, 0.0, beta / jnp.where(trivial, 1.0, scaled.span))
-        return Response(kernel, scaled.restore(value), scaled.restore(lower), multiplier)
 
     @compiled_float64
     def divergence(
@@ -172,21 +173,23 @@ class KL(UncertaintySet):
         def member(x: Array) -> Array:
             return _prox_row(log_p, support, offset, x)
 
-        def divergence_and_slope(x: Array) -> tuple[Array, Array]:
+        def divergence_and_slope(x: Array) -> tuple[Array, Array, Array]:
             q = member(x)
             gap = jnp.where(support, q - offset, 0.0)
             stiffness = jnp.where(support, q / (1 + x[..., None] * q), 0.0)
             drift = -(stiffness * gap).sum(-1) / stiffness.sum(-1)
             velocity = -stiffness * (gap + drift[..., None])
             log_ratio = jnp.where(q > 0, jnp.log(jnp.where(q > 0, q, 1.0)) - log_p, 0.0)
-            return self.divergence(p, q), jnp.maximum((log_ratio * velocity).sum(-1), 0.0)
+            return self.divergence(p, q), jnp.maximum((log_ratio * velocity).sum(-1), 0.0), q
 
         mean = (p * offset).sum(-1)
         variance = (p * (offset - mean[..., None]) ** 2).sum(-1)
         start = jnp.sqrt(2 * radius / jnp.maximum(variance, jnp.finfo(p.dtype).tiny))
         start = jnp.where(inside | (radius == 0), 0.0, jnp.clip(start, 1e-150, 1e150))
-        x = increasing_root(divergence_and_slope, radius, start, quadratic=True, tolerance=1e-14).x
-        edge = member(jnp.where(x > 0, x, 1.0))
+        edge = increasing_root(
+            divergence_and_slope, radius, start, quadratic=True, tolerance=1e-14
+        ).aux
+        edge = jnp.where((start > 0)[..., None], edge, p)
         edge = edge / edge.sum(-1, keepdims=True)
         divergence = jnp.maximum(self.divergence(p, edge), jnp.finfo(p.dtype).tiny)
         edge = p + jnp.minimum(1.0, radius / divergence)[..., None] * (edge - p)

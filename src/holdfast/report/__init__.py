@@ -1,0 +1,1 @@
+"""What is written about runs: figures, tables and the paper's claims."""

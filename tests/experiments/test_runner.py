@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+
+import holdfast.experiments.store as store
+from holdfast.environments import MODELS
+from holdfast.experiments import TabularExperiment
+from holdfast.experiments.progress import progress_on
+from holdfast.experiments.results import Bound, columns
+from holdfast.experiments.runner import run
+
+EXPERIMENT = TabularExperiment(
+    environment="gambler", algorithms=("rcpo", "rvi"), seeds=2, iterations=3
+)
+JOBS = [("rcpo", 0), ("rcpo", 1), ("rvi", 0), ("rvi", 1)]
+
+
+def run_quietly(experiment, out):
+    return run([experiment], out, stream=io.StringIO())[0]
+
+
+def job_files(out):
+    return sorted(path.name for path in (out / "gambler" / "jobs").iterdir())
+
+
+def test_every_job_is_run_and_kept(tmp_path, solve):
+    results = run_quietly(EXPERIMENT, tmp_path)
+    assert solve.calls == JOBS
+    assert job_files(tmp_path) == [f"{a}-seed-{s}.npz" for a, s in JOBS]
+    assert {name: len(runs) for name, runs in results.runs.items()} == {"rcpo": 2, "rvi": 2}
+
+
+def test_a_second_run_runs_nothing_and_gives_the_same(tmp_path, solve):
+    first = run_quietly(EXPERIMENT, tmp_path)
+    solve.calls.clear()
+    second = run_quietly(EXPERIMENT, tmp_path)
+    assert solve.calls == []
+    for before, after in zip(first, second, strict=True):
+        assert (before.job, before.status, before.bounds) == (after.job, after.status, after.bounds)
+        np.testing.assert_array_equal(before.policy, after.policy)
+        assert before.history.keys() == after.history.keys()
+        for name, values in before.history.items():
+            np.testing.assert_array_equal(values, after.history[name])
+            assert values.dtype == after.history[name].dtype
+
+
+def test_more_seeds_run_only_the_new_ones(tmp_path, solve):
+    run_quietly(EXPERIMENT, tmp_path)
+    solve.calls.clear()
+    run_quietly(dataclasses.replace(EXPERIMENT, seeds=3), tmp_path)
+    assert solve.calls == [("rcpo", 2), ("rvi", 2)]
+
+
+def test_a_deleted_file_is_run_again(tmp_path, solve):
+    run_quietly(EXPERIMENT, tmp_path)
+    solve.calls.clear()
+    (tmp_path / "gambler" / "jobs" / "rcpo-seed-1.npz").unlink()
+    run_quietly(EXPERIMENT, tmp_path)
+    assert solve.calls == [("rcpo", 1)]
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _flip(path):
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo("history_reward.npy")
+    data = bytearray(path.read_bytes())
+    name_and_extra = struct.unpack_from("<HH", data, member.header_offset + 26)
+    content = member.header_offset + 30 + sum(name_and_extra)
+    data[content + member.compress_size // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+def _empty(path):
+    path.write_bytes(b"")
+
+
+def _foreign(path):
+    np.savez(path, anything=np.arange(3))
+
+
+def _without_reward(path):
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files if name != "history_reward"}
+    np.savez(path, **arrays)
+
+
+def _pickled(path):
+    np.savez(path, header=np.array({"an": "object"}, dtype=object))
+
+
+@pytest.mark.parametrize("damage", [_cut, _flip, _empty, _foreign, _without_reward, _pickled])
+def test_a_damaged_or_foreign_file_is_run_again(tmp_path, solve, damage):
+    first = run_quietly(EXPERIMENT, tmp_path)
+    solve.calls.clear()
+    damage(tmp_path / "gambler" / "jobs" / "rvi-seed-0.npz")
+    second = run_quietly(EXPERIMENT, tmp_path)
+    assert solve.calls == [("rvi", 0)]
+    np.testing.assert_array_equal(
+        first.runs["rvi"][0].history["reward"], second.runs["rvi"][0].history["reward"]
+    )
+
+
+@pytest.mark.parametrize(
+    "change", [{"iterations": 4}, {"trust_region": 0.02}, {"step": "taylor"}, {"safeguard": None}]
+)
+def test_changed_settings_are_run_again(tmp_path, solve, change):
+    run_quietly(EXPERIMENT, tmp_path)
+    solve.calls.clear()
+    run_quietly(dataclasses.replace(EXPERIMENT, **change), tmp_path)
+    assert solve.calls == JOBS
+
+
+def test_a_changed_model_is_run_again(tmp_path, solve, monkeypatch):
+    run_quietly(EXPERIMENT, tmp_path)
+    solve.calls.clear()
+    monkeypatch.setitem(MODELS, "gambler", lambda make=MODELS["gambler"]: make(radius=0.2))
+    run_quietly(EXPERIMENT, tmp_path)
+    assert solve.calls == JOBS
+
+
+def test_another_version_is_run_again(tmp_path, solve, monkeypatch):
+    run_quietly(EXPERIMENT, tmp_path)
+    solve.calls.clear()
+    monkeypatch.setattr(store, "__version__", "another")
+    run_quietly(EXPERIMENT, tmp_path)
+    assert solve.calls == JOBS
+
+
+def test_an_interrupt_keeps_what_is_finished_and_the_same_call_goes_on(tmp_path, solve):
+    solve.interrupt_at = 3
+    with pytest.raises(KeyboardInterrupt):
+        run_quietly(EXPERIMENT, tmp_path)
+    assert job_files(tmp_path) == ["rcpo-seed-0.npz", "rcpo-seed-1.npz"]
+    solve.interrupt_at = None
+    solve.calls.clear()
+    run_quietly(EXPERIMENT, tmp_path)
+    assert solve.calls == JOBS[2:]
+    assert len(job_files(tmp_path)) == 4
+
+
+def test_no_half_written_file_is_ever_visible(tmp_path, solve, monkeypatch):
+    path = tmp_path / "gambler" / "jobs" / "rcpo-seed-0.npz"
+    seen = []
+
+    def interrupted_half_way(file, **arrays):
+        file.write(b"half of a file")
+        file.flush()
+        seen.append(path.exists())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez_compressed", interrupted_half_way)
+        with pytest.raises(KeyboardInterrupt):
+            run_quietly(EXPERIMENT, tmp_path)
+    assert seen == [False]
+    assert job_files(tmp_path) == []
+
+
+def test_an_unknown_environment_is_refused_before_any_work(tmp_path, solve):
+    with pytest.raises(ValueError, match=r"environment: expected one of gambler, .*'casino'"):
+        run_quietly(TabularExperiment(environment="casino"), tmp_path)
+    assert solve.calls == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_experiments_on_one_environment_are_refused(tmp_path, solve):
+    with pytest.raises(ValueError, match="same environment"):
+        run([EXPERIMENT, EXPERIMENT], tmp_path)
+
+
+def test_a_job_file_says_what_it_is_without_pickle(tmp_path, solve):
+    run_quietly(EXPERIMENT, tmp_path)
+    with np.load(tmp_path / "gambler" / "jobs" / "rcpo-seed-1.npz", allow_pickle=False) as file:
+        header = json.loads(str(file["header"]))
+        assert file["policy"].shape == (17, 8)
+        assert file["history_margins"].shape == (4, 1)
+    assert header["job"] == EXPERIMENT.jobs()[1].to_dict()
+    assert len(header["fingerprint"]) == 64
+    assert header["status"] == "feasible"
+
+
+def test_the_digest_sees_everything_in_a_model():
+    gambler = MODELS["gambler"]
+    models = [
+        gambler(),
+        gambler(heads=0.61),
+        gambler(prize=11),
+        gambler(radius=0.2),
+        gambler(threshold=2.6),
+        gambler(discount=0.9),
+        gambler().replace(constraints=()),
+        gambler().replace(initial=None),
+        MODELS["n-chain"](),
+    ]
+    digests = [store.model_digest(model) for model in models]
+    assert len(set(digests)) == len(models)
+    assert store.model_digest(gambler()) == digests[0]
+
+
+def test_elsewhere_than_on_a_terminal_each_finished_job_is_a_line(tmp_path, solve):
+    stream = io.StringIO()
+    run([EXPERIMENT], tmp_path, stream=stream)
+    lines = stream.getvalue().splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        f"[{i}/4] gambler {algorithm} seed {seed}"
+        for i, (algorithm, seed) in enumerate(JOBS, start=1)
+    ]
+    (tmp_path / "gambler" / "jobs" / "rvi-seed-1.npz").unlink()
+    stream = io.StringIO()
+    run([EXPERIMENT], tmp_path, stream=stream)
+    kept, done = stream.getvalue().splitlines()
+    assert kept == "[3/4] 3 kept from an earlier run"
+    assert done.startswith("[4/4] gambler rvi seed 1: feasible")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_there_is_a_bar(tmp_path, solve, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    results = run([EXPERIMENT], tmp_path, stream=terminal)[0]
+    assert "4/4" in terminal.getvalue()
+    with progress_on(terminal, jobs=1) as bars:
+        bars.begun(EXPERIMENT.jobs()[0])
+        bars.iterated(2)
+        bars.finished(results.runs["rcpo"][0])
+    assert "rcpo seed 0" in terminal.getvalue()
+
+
+def test_columns_show_every_constraint_in_its_own_sense():
+    history = {
+        "reward": np.array([1.0, 2.0]),
+        "margins": np.array([[0.5, 0.25], [-1.0, -2.0]]),
+        "nominal_reward": np.array([3.0, 4.0]),
+        "nominal_margins": np.array([[1.0, 1.0], [1.0, 1.0]]),
+        "kl": np.zeros(2),
+        "recovered": np.array([False, True]),
+        "error": np.zeros(2),
+        "seconds": np.arange(2.0),
+        "multipliers": np.zeros((2, 2)),
+    }
+    table = columns(history, [Bound("utility", 2.0), Bound("cost", 5.0)])
+    np.testing.assert_array_equal(table["utility_0"], [2.5, 1.0])
+    np.testing.assert_array_equal(table["cost_1"], [4.75, 7.0])
+    np.testing.assert_array_equal(table["nominal_cost_1"], [4.0, 4.0])
+    assert list(table)[-1] == "seconds"
+    assert all(np.shape(column) == (2,) for column in table.values())

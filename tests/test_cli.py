@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import holdfast as hf
+from holdfast import cli
+from holdfast.experiments import compilation_cache
+
+TIMID = np.eye(8)[np.zeros(17, int)]  # always stakes 1, and is feasible
+BOLD = np.eye(8)[np.full(17, 7)]  # always stakes all, and is not
+
+
+@pytest.fixture
+def main(monkeypatch, tmp_path):
+    """The command line in an empty folder; JAX's settings in this process stay as they are."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compilation_cache, "use_compilation_cache", lambda: None)
+    return lambda command: cli.main(command.split())
+
+
+def call(*arguments, **environment):
+    """The command line in a process of its own, as a user calls it."""
+    code = "import sys; from holdfast.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "taught"),
+    [
+        (["--help"], "holdfast reproduce gambler --seeds 1"),
+        (["reproduce", "--help"], "holdfast reproduce gambler n-chain --seeds 2"),
+        (["solve", "--help"], "Exit codes: 0 the policy is feasible, 3 it is not"),
+        (["certify", "--help"], "Exit codes: 0 the policy is feasible, 3 it is not"),
+        (["--version"], f"holdfast {hf.__version__}"),
+    ],
+)
+def test_help_teaches_and_imports_nothing_heavy(arguments, taught):
+    code = (
+        "import sys\n"
+        "from holdfast.cli import main\n"
+        "try:\n"
+        "    code = main()\n"
+        "except SystemExit as stop:\n"
+        "    code = stop.code\n"
+        "heavy = ('jax', 'numpy', 'scipy', 'matplotlib', 'equinox', 'gymnasium')\n"
+        "print('imported:', [name for name in heavy if name in sys.modules])\n"
+        "sys.exit(code)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0
+    assert taught in found.stdout
+    assert found.stdout.splitlines()[-1] == "imported: []"
+
+
+def bad_inputs(folder):
+    (folder / "file").write_text("in the way")
+    (folder / "damaged.npz").write_bytes(b"PK\x03\x04 and no more")
+    np.save(folder / "timid.npy", TIMID)
+    np.save(folder / "small.npy", TIMID[:3])
+    np.save(folder / "negative.npy", TIMID - 1)
+    return {
+        "reproduce gambler casino": "'casino'",
+        "reproduce gambler --seeds 0": "seeds",
+        "reproduce gambler --iterations -3": "iterations",
+        "reproduce gambler --out file": "file",
+        "reproduce gambler --out file/deeper": "file",
+        "solve casino": "casino",
+        "solve missing.npz": "missing.npz",
+        "solve damaged.npz": "damaged.npz",
+        "solve gambler --algorithm magic": "'magic'",
+        "solve gambler --step sideways": "'sideways'",
+        "solve gambler --safeguard prayer": "'prayer'",
+        "solve gambler --iterations 0": "iterations",
+        "solve gambler --trust-region -1": "trust_region",
+        "solve gambler --seed -1": "seed",
+        "solve gambler --out file": "file",
+        "certify casino timid.npy": "casino",
+        "certify gambler missing.npy": "missing.npy",
+        "certify gambler damaged.npz": "damaged.npz",
+        "certify gambler small.npy": "policy",
+        "certify gambler negative.npy": "policy",
+    }
+
+
+def test_bad_input_is_refused_in_one_sentence_before_any_work(main, tmp_path, capsys):
+    for command, named in bad_inputs(tmp_path).items():
+        before = sorted(tmp_path.rglob("*"))
+        assert main(command) == 2, command
+        out, err = capsys.readouterr()
+        assert out == "", command
+        assert err.startswith("holdfast: "), command
+        assert named in err, command
+        assert err.count("\n") == 1, command
+        assert sorted(tmp_path.rglob("*")) == before, command
+
+
+@pytest.mark.parametrize("command", ["", "sove gambler", "solve", "reproduce --seeds many"])
+def test_what_cannot_be_parsed_is_refused_too(main, command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(command)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err != ""
+
+
+def test_a_folder_without_permission_is_refused(main, tmp_path, monkeypatch, capsys):
+    # By the system's own answer, since a test that runs as root may write everywhere.
+    (tmp_path / "locked").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "locked")
+    assert main("reproduce gambler --out locked/run") == 2
+    assert capsys.readouterr().err == (
+        "holdfast: locked/run: cannot be written to, permission denied\n"
+    )
+
+
+def test_an_interrupt_exits_with_130_and_says_how_to_go_on(main, monkeypatch, capsys):
+    from holdfast.experiments import runner
+
+    def interrupted(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", interrupted)
+    assert main("reproduce gambler") == 130
+    assert "the same command goes on" in capsys.readouterr().err
+
+
+def test_reproduce_end_to_end(main, tmp_path, capsys):
+    command = "reproduce gambler --seeds 1 --iterations 3 --out runs/quick"
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert len(err.splitlines()) == 4
+    assert "seeds 1 instead of 5, iterations 3 instead of 200" in out
+    assert "claims: runs/quick/claims.md" in out
+    assert str(tmp_path) not in out
+    folder = tmp_path / "runs" / "quick"
+    assert {path.name for path in folder.iterdir()} == {"gambler", "claims.md", "claims.json"}
+    with (folder / "gambler" / "data.csv").open(newline="") as file:
+        data = list(csv.DictReader(file))
+    assert len(data) == 4 * 4
+    # All four start from the policy that the seed draws.
+    assert len({row["reward"] for row in data if row["iteration"] == "0"}) == 1
+    records = json.loads((folder / "claims.json").read_text())["claims"]
+    holds = {record["statement"]: record["holds"] for record in records}
+    assert holds["RVI violates the constraint."]
+    for path in folder.rglob("*.*"):
+        assert str(tmp_path).encode() not in path.read_bytes()
+
+    data_before = (folder / "gambler" / "data.csv").read_bytes()
+    assert main(command) == 0
+    assert capsys.readouterr().err == "[4/4] 4 kept from an earlier run\n"
+    assert (folder / "gambler" / "data.csv").read_bytes() == data_before
+
+
+def test_solve_writes_a_folder_that_certify_reads(main, tmp_path, capsys):
+    hf.environments.gambler().save("model.npz")
+    assert main("solve model.npz --iterations 3 --seed 2 --out run") == 0
+    out = capsys.readouterr().out
+    assert "RCPO: feasible" in out
+    assert "≥ 2.5" in out
+    assert "written to run" in out
+    names = {"policy.npz", "history.csv", "solution.json", "model.npz"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == names
+
+    solution = json.loads(Path("run/solution.json").read_text())
+    settings = {"environment": "model.npz", "algorithm": "rcpo", "seed": 2, "iterations": 3}
+    assert settings.items() <= solution["settings"].items()
+    with Path("run/history.csv").open(newline="") as file:
+        history = list(csv.DictReader(file))
+    assert len(history) == 4
+    assert float(history[-1]["reward"]) == solution["reward"]["worst"]
+    assert float(history[-1]["utility"]) == pytest.approx(solution["constraints"][0]["worst"])
+
+    assert main("certify run run --json") == 0
+    certificate = json.loads(capsys.readouterr().out)
+    assert certificate["feasible"] is True
+    assert certificate["reward"]["worst"] == pytest.approx(solution["reward"]["worst"])
+
+
+def test_solve_says_by_its_exit_code_that_nothing_feasible_was_found(main, tmp_path, capsys):
+    hf.environments.gambler(threshold=100.0).save("greedy.npz")
+    assert main("solve greedy.npz --iterations 3 --safeguard none") == 3
+    out = capsys.readouterr().out
+    assert "infeasible" in out
+    assert "could reach, in the worst case: 6.45" in out
+    folder = tmp_path / "runs" / "solve" / "greedy-rcpo-seed-0"
+    solution = json.loads((folder / "solution.json").read_text())
+    assert solution["status"] == "infeasible"
+    assert solution["settings"]["safeguard"] is None
+
+
+@pytest.mark.parametrize(("policy", "code"), [(TIMID, 0), (BOLD, 3)])
+def test_certify_says_by_its_exit_code_whether_it_is_feasible(main, capsys, policy, code):
+    np.save("policy.npy", policy)
+    assert main("certify gambler policy.npy") == code
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("feasible" if code == 0 else "NOT feasible")
+
+
+def test_the_command_line_keeps_compiled_programs(tmp_path):
+    np.save(tmp_path / "policy.npy", TIMID)
+    arguments = ("certify", "gambler", str(tmp_path / "policy.npy"))
+    outside = {"JAX_COMPILATION_CACHE_DIR": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    first = call(*arguments, **outside)
+    assert first.returncode == 0, first.stderr
+    kept = sorted((tmp_path / "cache" / "holdfast" / "jax").rglob("*-cache"))
+    assert kept
+    assert call(*arguments, **outside).stdout == first.stdout
+    assert sorted((tmp_path / "cache" / "holdfast" / "jax").rglob("*-cache")) == kept
+
+
+@pytest.fixture
+def jax_settings(monkeypatch):
+    """What would be set in JAX, without setting it."""
+    import jax
+
+    settings: dict[str, object] = {}
+    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    return settings
+
+
+def test_a_cache_that_the_user_chose_is_kept(jax_settings, monkeypatch, tmp_path):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "mine"))
+    assert compilation_cache.use_compilation_cache() == tmp_path / "mine"
+    assert "jax_compilation_cache_dir" not in jax_settings
+    assert jax_settings["jax_persistent_cache_min_compile_time_secs"] == 0
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(jax_settings, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert compilation_cache.use_compilation_cache() is None
+    assert jax_settings == {"jax_enable_compilation_cache": False}
