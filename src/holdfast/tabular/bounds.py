@@ -20,11 +20,9 @@ from jax.scipy.special import rel_entr
 from jaxtyping import Array, Float
 
 from holdfast.tabular.steps import Tilts
-from holdfast.tabular.table import Table
+from holdfast.tabular.table import Table, padded_size
 from holdfast.tabular.values import Outlook
 from holdfast.tabular.worst_case import Dual, outlook_under, worst_outlook
-
-_UNREACHED = 1e-13
 
 
 def step_bounds(
@@ -34,6 +32,7 @@ def step_bounds(
     worst_before: Outlook,
     worst_after: Outlook,
     delta: float,
+    states: int,
 ) -> dict[str, np.ndarray]:
     """The columns that `solve(..., bounds=True)` adds to a row of the history.
 
@@ -44,6 +43,7 @@ def step_bounds(
         worst_before: outlook of π_k in the worst case.
         worst_after: outlook of π_{k+1} in the worst case.
         delta: the trust region, as the paper's bounds have it.
+        states: how many of the table's states are the model's own.
 
     Returns:
         `reward_change`, with `lemma_bound`, `reward_bound` and `paper_reward_bound` below it;
@@ -51,27 +51,41 @@ def step_bounds(
         margins (the paper's needs an unspecified constant where π_k is infeasible: nan there);
         `occupancy_ratio`, the theorem's M.
     """
-    ratio = occupancy_ratio(table, before)
+    ratio = occupancy_ratio(table, before, states)
     columns = _bounds(
         table, before, after, worst_before, worst_after, jnp.asarray(ratio), jnp.asarray(delta)
     )
     return {name: np.asarray(value) for name, value in columns.items()}
 
 
-def occupancy_ratio(table: Table, policy: Float[Array, "S A"]) -> float:
+def occupancy_ratio(table: Table, policy: Float[Array, "S A"], states: int) -> float:
     """M = max_s max_p d_p(s)/min_p d_p(s), certified from above by 2S robust evaluations of 1{s}.
 
     Infinite where some kernel of the set reaches a state that another does not.
+
+    Arguments:
+        table: the model.
+        policy: whose occupancies are compared.
+        states: how many of the table's states are the model's own.
     """
-    states, actions = policy.shape
-    indicator = jnp.broadcast_to(jnp.eye(states)[:, :, None, None], (states, states, actions, 1))
+    actions = policy.shape[1]
+    count = min(padded_size(states), table.states)
+    indicator = jnp.eye(count, table.states)[:, :, None, None]
+    indicator = jnp.broadcast_to(indicator, (count, table.states, actions, 1))
     both = table.with_signals(jnp.concatenate([indicator, -indicator]))
-    outlook = worst_outlook(both, policy, Dual(tolerance=1e-11))
-    smallest = (1 - table.discount) * (outlook.value[:states] - outlook.error[:states])
-    largest = (1 - table.discount) * (outlook.error[states:] - outlook.value[states:])
-    reached = largest > _UNREACHED
+    outlook = worst_outlook(both, policy, Dual())
+    smallest = outlook.value[:count] - outlook.error[:count]
+    largest = outlook.error[count:] - outlook.value[count:]
+    reached = -outlook.value[count:] > outlook.error[count:]
     ratio = jnp.where(smallest > 0, largest / jnp.where(smallest > 0, smallest, 1.0), jnp.inf)
     return float(jnp.where(reached, ratio, 1.0).max())
+
+
+def no_step_bounds(bounds: dict[str, np.ndarray], margins: np.ndarray) -> dict[str, np.ndarray]:
+    """The same columns where the policy did not change since a step that had `bounds`."""
+    still = ("reward_change", "lemma_bound", "reward_bound", "margin_bounds")
+    unchanged = {name: np.zeros_like(bounds[name]) for name in still}
+    return {**bounds, **unchanged, "linearised_margins": margins}
 
 
 @eqx.filter_jit
@@ -87,8 +101,9 @@ def _bounds(
     gamma = table.discount
     actions = (before > 0).sum(-1).max()
     d = worst_before.occupancy[0]
-    kl = rel_entr(after, before).sum(-1)
-    drift = jnp.sqrt(jnp.maximum(jnp.where(d > 0, d * kl, 0.0).sum(), 0.0) / 2)
+    # With − π + π_k every term is non-negative, so that little is lost to rounding.
+    kl = jnp.maximum((rel_entr(after, before) - after + before).sum(-1), 0.0)
+    drift = jnp.sqrt(jnp.where(d > 0, d * kl, 0.0).sum() / 2)
     ranges = jnp.stack([_range(table, signal, worst_before) for signal in table.signals])
 
     # Of π_k under the worst-case kernels of π_{k+1}.
@@ -100,7 +115,7 @@ def _bounds(
     lemma = jnp.where(occupancy > 0, occupancy * (gain - penalty), 0.0).sum() / (1 - gamma)
 
     tilts = Tilts.at(before, worst_before, table.thresholds, gamma, "taylor")
-    curvature = jnp.diag(tilts.moments(jnp.zeros(len(ranges))).covariance)[1:]
+    curvature = jnp.diag(tilts.curvature)[1:]
     violation = jnp.maximum(tilts.needed, 0.0)
     stretch = jnp.where(violation > 0, violation**2 / (2 * curvature), 0.0).max(initial=0.0)
     lipschitz = jnp.sqrt(actions) / (1 - gamma) ** 2 * ranges

@@ -17,10 +17,9 @@ from holdfast._precision import float64
 from holdfast.tabular.table import Layout, layout_of
 from holdfast.tabular.values import (
     Outlook,
-    kernel_is_member,
+    kernel_of,
+    kernels_are_members,
     nominal_outlook,
-    response_is_member,
-    response_kernel,
     without_kernel,
 )
 from holdfast.tabular.worst_case import (
@@ -120,9 +119,9 @@ def evaluate(
         >>> timid = np.eye(8)[np.zeros(17, int)]        # always stake 1
         >>> evaluation = hf.evaluate(model, timid)
         >>> print(f"{evaluation.reward.nominal:.3f} {evaluation.reward.worst:.3f}")
-        3.834 0.954
+        3.262 0.751
         >>> print(f"{evaluation.constraints[0].margin:.3f}")
-        4.690
+        3.954
     """
     layout = layout_of(model)
     method = layout_features(layout, worst_case_method(worst_case))
@@ -153,7 +152,7 @@ def layout_features(layout: Layout, method: WorstCase) -> WorstCase:
 
 def report(layout: Layout, nominal: Outlook, worst: Outlook) -> Evaluation:
     """Outlooks as the user sees them."""
-    members = [_is_member(layout, worst, i) for i in range(len(worst.value))]
+    members = kernels_are_members(layout.table, worst)
     kernels = [functools.partial(_kernel, layout, worst, i) for i in range(len(worst.value))]
     nominal = jax.device_get(nominal)
     worst = jax.device_get(without_kernel(worst))
@@ -182,16 +181,6 @@ def report(layout: Layout, nominal: Outlook, worst: Outlook) -> Evaluation:
     return Evaluation(reward, constraints, max(s.error for s in (reward, *constraints)))
 
 
-def _is_member(layout: Layout, worst: Outlook, i: int) -> bool:
-    table = layout.table
-    if worst.kernel is not None:
-        return bool(kernel_is_member(table, worst.kernel[i]))
-    return bool(response_is_member(table, table.signals[i], worst.source[i], worst.guess[i]))
-
-
 @float64
 def _kernel(layout: Layout, worst: Outlook, i: int) -> np.ndarray | Kernel:
-    table = layout.table
-    if worst.kernel is not None:
-        return layout.kernel(worst.kernel[i])
-    return layout.kernel(response_kernel(table, table.signals[i], worst.source[i], worst.guess[i]))
+    return layout.kernel(kernel_of(layout.table, worst, i))

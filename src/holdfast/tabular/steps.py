@@ -50,6 +50,7 @@ class Tilts(eqx.Module):
         features: Φ, the reward's advantage first.
         weights: d^r.
         needed: how much E_{d^r}[E_π Φ_i] has to be for each linearised constraint to hold.
+        curvature: the features' covariance under π_k, which is H in these coordinates.
         step: whether moments are exact or of second order.
     """
 
@@ -57,6 +58,7 @@ class Tilts(eqx.Module):
     features: Float[Array, "n S A"]
     weights: Float[Array, " S"]
     needed: Float[Array, " m"]
+    curvature: Float[Array, "n n"]
     step: Step = eqx.field(static=True)
 
     @classmethod
@@ -82,6 +84,7 @@ class Tilts(eqx.Module):
             features=features,
             weights=weights,
             needed=thresholds - outlook.value[1:],
+            curvature=_covariance(weights, policy, features),
             step=step,
         )
 
@@ -94,14 +97,13 @@ class Tilts(eqx.Module):
     def moments(self, c: Float[Array, " n"]) -> Moments:
         """Means of the features, their covariance and the KL at c."""
         if self.step == "taylor":
-            covariance = self._covariance(jnp.exp(self.log_policy))
-            return Moments(covariance @ c, covariance, 0.5 * c @ covariance @ c)
+            return Moments(self.curvature @ c, self.curvature, 0.5 * c @ self.curvature @ c)
         policy = self.policy(c)
         mean = jnp.einsum("s,sa,nsa->n", self.weights, policy, self.features)
         log_ratio = jnp.where(policy > 0, jnp.log(jnp.where(policy > 0, policy, 1.0)), 0.0)
         log_ratio = jnp.where(policy > 0, log_ratio - self.log_policy, 0.0)
         kl = jnp.maximum(self.weights @ (policy * log_ratio).sum(-1), 0.0)
-        return Moments(mean, self._covariance(policy), kl)
+        return Moments(mean, _covariance(self.weights, policy, self.features), kl)
 
     def potential(self, c: Float[Array, " n"]) -> Float[Array, ""]:
         """The function of c whose gradient is the mean of the features."""
@@ -116,9 +118,13 @@ class Tilts(eqx.Module):
         shift = jnp.einsum("n,nsa->sa", c, self.features)
         return jnp.where(jnp.isneginf(self.log_policy), -jnp.inf, self.log_policy + shift)
 
-    def _covariance(self, policy: Array) -> Array:
-        centred = self.features - (policy * self.features).sum(-1, keepdims=True)
-        return jnp.einsum("s,sa,nsa,jsa->nj", self.weights, policy, centred, centred)
+
+def _covariance(
+    weights: Float[Array, " S"], policy: Float[Array, "S A"], features: Float[Array, "n S A"]
+) -> Float[Array, "n n"]:
+    """Of the features under the policy in each state, weighted over states."""
+    centred = features - (policy * features).sum(-1, keepdims=True)
+    return jnp.einsum("s,sa,nsa,jsa->nj", weights, policy, centred, centred)
 
 
 class Update(NamedTuple):
@@ -155,6 +161,9 @@ def improve_within(tilts: Tilts, delta: Float[Array, ""], accuracy: float = 1e-1
     KL grows with η, so η is found as in the improvement, to a KL within `accuracy` of δ, relative.
     Where even η = 0 is too far from π_k, constraints and trust region do not meet.
     """
+    if len(tilts.needed) == 0:
+        c = improve(tilts, delta)
+        return Update(tilts.policy(c), c, jnp.array(True))
     start, met = _multipliers(tilts, jnp.zeros(len(tilts.features)), tilts.needed)
     nearest = jnp.zeros(len(tilts.features)).at[1:].set(start)
     met = met & (tilts.moments(nearest).kl <= delta * (1 + _MET))
@@ -173,7 +182,7 @@ def improve_within(tilts: Tilts, delta: Float[Array, ""], accuracy: float = 1e-1
         inner = jnp.where(
             active[:, None] & active[None, :], moments.covariance[1:, 1:], jnp.eye(len(active))
         )
-        kept = jnp.linalg.lstsq(inner, cross)[0] if len(active) else cross
+        kept = jnp.linalg.lstsq(inner, cross)[0]
         slope = eta * jnp.maximum(moments.covariance[0, 0] - cross @ kept, 0.0)
         return moments.kl, slope, c
 
@@ -187,21 +196,22 @@ def improve_within(tilts: Tilts, delta: Float[Array, ""], accuracy: float = 1e-1
         quadratic=True,
         absolute=accuracy * delta,
         limit=_STRONGEST_TILT / jnp.where(size > 0, size, 1.0),
-        max_steps=100,
+        max_steps=60,
     )
     c = jnp.where(guess > 0, root.aux, nearest)
     return Update(tilts.policy(c), c, met)
 
 
-def recover(tilts: Tilts, delta: Float[Array, ""]) -> Float[Array, " n"]:
-    """Maximise the smallest violated linearised margin subject to E_{d^r}[KL(π‖π_k)] ≤ δ; returns c.
+def recover(tilts: Tilts, delta: Float[Array, ""]) -> Update:
+    """Maximise the smallest violated linearised margin subject to E_{d^r}[KL(π‖π_k)] ≤ δ.
 
     With t the share of the violation that is made good, the nearest policy that makes good t is a
     projection of π_k, and its KL grows with t.
     """
     violated = tilts.needed > 0
     if len(violated) == 1:
-        return _along(tilts, jnp.array([0.0, 1.0]), delta)
+        c = _along(tilts, jnp.array([0.0, 1.0]), delta)
+        return Update(tilts.policy(c), c, tilts.moments(c).mean[1] >= tilts.needed[0])
     worst = jnp.max(tilts.needed)
 
     def coefficients(lift: Array) -> Array:
@@ -215,15 +225,16 @@ def recover(tilts: Tilts, delta: Float[Array, ""]) -> Float[Array, " n"]:
         # The projection's optimal value changes with what is asked by its multipliers.
         return tilts.moments(c).kl, c[1:].sum(), c
 
-    return increasing_root(
+    root = increasing_root(
         kl_and_slope,
         delta,
         jnp.maximum(worst, 0.0) / 16,
         quadratic=True,
         absolute=1e-9 * delta,
         limit=worst,
-        max_steps=100,
-    ).aux
+        max_steps=60,
+    )
+    return Update(tilts.policy(root.aux), root.aux, root.x >= worst)
 
 
 def _along(tilts: Tilts, direction: Float[Array, " n"], delta: Float[Array, ""]) -> Array:
@@ -235,7 +246,7 @@ def _along(tilts: Tilts, direction: Float[Array, " n"], delta: Float[Array, ""])
         moments = tilts.moments(x * direction)
         return moments.kl, x * (direction @ moments.covariance @ direction), None
 
-    variance = direction @ tilts.moments(jnp.zeros_like(direction)).covariance @ direction
+    variance = direction @ tilts.curvature @ direction
     start = jnp.sqrt(2 * delta / jnp.maximum(variance, jnp.finfo(delta.dtype).tiny))
     start = jnp.where(size > 0, start, 0.0)
     limit = _STRONGEST_TILT if tilts.step == "exact" else jnp.inf
@@ -259,19 +270,19 @@ def _multipliers(
     if count == 0:
         return jnp.zeros(0), jnp.array(True)
     solver = _one_multiplier if count == 1 else _several_multipliers
-    multipliers = solver(tilts, c, needed)
-    mean = tilts.moments(c.at[1:].add(multipliers)).mean[1:]
+    multipliers, mean = solver(tilts, c, needed)
     tolerance = _MET * jnp.where(jnp.isfinite(needed), jnp.maximum(jnp.abs(needed), 1.0), 1.0)
     return multipliers, jnp.all(mean >= needed - tolerance)
 
 
-def _one_multiplier(tilts: Tilts, c: Array, needed: Array) -> Array:
+def _one_multiplier(tilts: Tilts, c: Array, needed: Array) -> tuple[Array, Array]:
+    """The multiplier, and the mean of the constraint's feature there."""
     at_zero = tilts.moments(c)
     missing = needed[0] - at_zero.mean[1]
 
-    def gain_and_slope(x: Array) -> tuple[Array, Array, None]:
+    def gain_and_slope(x: Array) -> tuple[Array, Array, Array]:
         moments = tilts.moments(c.at[1].add(x))
-        return moments.mean[1] - at_zero.mean[1], moments.covariance[1, 1], None
+        return moments.mean[1] - at_zero.mean[1], moments.covariance[1, 1], moments.mean[1]
 
     slope = jnp.maximum(at_zero.covariance[1, 1], jnp.finfo(missing.dtype).tiny)
     start = jnp.where(missing > 0, jnp.clip(missing / slope, 1e-150, 1e100), 0.0)
@@ -284,11 +295,12 @@ def _one_multiplier(tilts: Tilts, c: Array, needed: Array) -> Array:
     root = increasing_root(
         gain_and_slope, missing, start, quadratic=False, tolerance=0.0, absolute=accuracy
     )
-    return root.x[None]
+    mean = jnp.where(start > 0, root.aux, at_zero.mean[1])
+    return root.x[None], mean[None]
 
 
-def _several_multipliers(tilts: Tilts, c: Array, needed: Array) -> Array:
-    """Projected Newton on the dual, ν·needed − log-partition, over ν ≥ 0."""
+def _several_multipliers(tilts: Tilts, c: Array, needed: Array) -> tuple[Array, Array]:
+    """Projected Newton on the dual, ν·needed − log-partition, over ν ≥ 0; and the means there."""
     count = len(needed)
     asked = jnp.isfinite(needed)
     target = jnp.where(asked, needed, 0.0)
@@ -300,6 +312,7 @@ def _several_multipliers(tilts: Tilts, c: Array, needed: Array) -> Array:
         free = asked & ((nu > 0) | (gradient > 0))
         return _DualPoint(
             nu=nu,
+            mean=moments.mean[1:],
             value=nu @ target - tilts.potential(moved),
             gradient=jnp.where(free, gradient, 0.0),
             curvature=moments.covariance[1:, 1:],
@@ -328,17 +341,19 @@ def _several_multipliers(tilts: Tilts, c: Array, needed: Array) -> Array:
         return point, damping, done, step + 1
 
     def unfinished(state: tuple[_DualPoint, Array, Array, Array]) -> Array:
-        return ~state[2] & (state[3] < 500)
+        return ~state[2] & (state[3] < 200)
 
     accuracy = 1e-13 * (1 + jnp.abs(target).max())
     start = (look(jnp.zeros(count)), jnp.array(1e-12), jnp.array(False), jnp.array(0))
-    return lax.while_loop(unfinished, body, start)[0].nu
+    point = lax.while_loop(unfinished, body, start)[0]
+    return point.nu, point.mean
 
 
 class _DualPoint(NamedTuple):
     """Multipliers, and the projection's dual there; the gradient is zero where it points outside."""
 
     nu: Float[Array, " m"]
+    mean: Float[Array, " m"]
     value: Float[Array, ""]
     gradient: Float[Array, " m"]
     curvature: Float[Array, "m m"]

@@ -37,7 +37,7 @@ class Table(eqx.Module):
         """Number of states, padding included."""
         return self.probabilities.shape[0]
 
-    def following(self, values: Float[Array, " S"]) -> Float[Array, "..."]:
+    def following(self, values: Float[Array, " S *rest"]) -> Float[Array, "..."]:
         """A function of the next state, in the layout of the probabilities (or broadcast to it)."""
         return values if self.successors is None else values[self.successors]
 
@@ -57,7 +57,7 @@ class Layout:
     place: Int[np.ndarray, "S A K"] | None
     share: Float[np.ndarray, "S A K"] | None
 
-    def pad_policy(self, policy: Float[np.ndarray, "S A"]) -> Float[Array, "S A"]:
+    def pad_policy(self, policy: Float[np.ndarray, "S A"]) -> Float[Array, "padded_S padded_A"]:
         """A policy with uniform rows in the padded states and no mass on the padded actions."""
         states, actions = policy.shape
         padded = np.zeros(self.table.probabilities.shape[:2])
@@ -141,7 +141,7 @@ def _padded_shape(states: int, actions: int, width: int, dense: bool) -> tuple[i
     return padded_states, padded_actions, padded_width
 
 
-def _padded_actions(actions: int, padded: int) -> Int[np.ndarray, " A"]:
+def _padded_actions(actions: int, padded: int) -> Int[np.ndarray, " padded_A"]:
     """Which action each padded one is a copy of."""
     return np.r_[np.arange(actions), np.zeros(padded - actions, int)]
 

@@ -6,7 +6,7 @@ The vocabulary of the paper's section 3: V and Q by a linear solve, d = (1−γ)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -15,6 +15,9 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from holdfast.tabular.table import Table
+from holdfast.uncertainty import UncertaintySet
+
+T = TypeVar("T")
 
 # Large models are walked a block of states at a time, so that a block's rows stay in cache.
 _BLOCK_ENTRIES = 1 << 14
@@ -37,15 +40,15 @@ class Outlook(eqx.Module):
         kernel: the kernel itself, where the method keeps it.
     """
 
-    value: Float[Array, " n"]
-    values: Float[Array, "n S"]
-    advantages: Float[Array, "n S A"]
-    occupancy: Float[Array, "n S"]
-    error: Float[Array, " n"]
-    source: Float[Array, "n S"]
-    guess: Float[Array, "n S A"]
-    multipliers: Float[Array, "n S A"]
-    kernel: Float[Array, "n S A K"] | None = None
+    value: Float[Array, "*n"]
+    values: Float[Array, "*n S"]
+    advantages: Float[Array, "*n S A"]
+    occupancy: Float[Array, "*n S"]
+    error: Float[Array, "*n"]
+    source: Float[Array, "*n S"]
+    guess: Float[Array, "*n S A"]
+    multipliers: Float[Array, "*n S A"]
+    kernel: Float[Array, "*n S A K"] | None = None
 
 
 def without_kernel(outlook: Outlook) -> Outlook:
@@ -121,15 +124,18 @@ def reply(
 
 
 def chain_under(
-    table: Table,
-    signal: Float[Array, "S A J"],
-    policy: Float[Array, "S A"],
-    kernel: Float[Array, "S A K"],
-) -> tuple[Float[Array, "S S"], Float[Array, " S"]]:
-    """P_π and the signal's mean in each state, under a given kernel."""
+    table: Table, policy: Float[Array, "S A"], kernel: Float[Array, "S A K"]
+) -> Float[Array, "S S"]:
+    """P_π(s, s') under a given kernel."""
     joint = policy[..., None] * kernel
-    flow = joint.sum(-2) if table.successors is None else joint
-    return _chain(table, flow), (joint * signal).sum((-2, -1))
+    return _chain(table, joint.sum(-2) if table.successors is None else joint)
+
+
+def mean_signal(
+    signal: Float[Array, "S A J"], policy: Float[Array, "S A"], kernel: Float[Array, "S A K"]
+) -> Float[Array, " S"]:
+    """The signal's mean in each state under a given kernel."""
+    return (policy[..., None] * kernel * signal).sum((-2, -1))
 
 
 def factorise(table: Table, transition: Float[Array, "S S"]) -> Factors:
@@ -165,7 +171,7 @@ def rounding(table: Table, signal: Array, values: Array) -> Float[Array, ""]:
     return 16 * jnp.finfo(values.dtype).eps * scale / (1 - table.discount)
 
 
-def per_signal(function: Callable[..., Outlook], table: Table, *arguments: Array) -> Outlook:
+def per_signal(function: Callable[..., T], table: Table, *arguments: Array) -> T:
     """Applies a function of (signal, …) to every signal: side by side, or in turn where large."""
     count = table.signals.shape[0]
     if count * table.probabilities.size <= _SIDE_BY_SIDE:
@@ -177,7 +183,7 @@ def per_signal(function: Callable[..., Outlook], table: Table, *arguments: Array
 def nominal_outlook(table: Table, policy: Float[Array, "S A"]) -> Outlook:
     """The policy's values under the nominal kernel."""
     # The chain is the same for every signal, so it is factored once.
-    transition, _ = chain_under(table, jnp.zeros((1, 1, 1)), policy, table.probabilities)
+    transition = chain_under(table, policy, table.probabilities)
     factors = factorise(table, transition)
     occupancy = occupancy_of(table, factors)
 
@@ -202,28 +208,53 @@ def nominal_outlook(table: Table, policy: Float[Array, "S A"]) -> Outlook:
     return per_signal(evaluate_signal, table)
 
 
-@eqx.filter_jit
-def response_kernel(
-    table: Table, signal: Float[Array, "S A J"], source: Array, guess: Array
-) -> Float[Array, "S A K"]:
-    """The worst-case kernel itself."""
-    return _respond(table, signal, source, guess, lambda *of: of[-1])
+def kernels_of(table: Table, outlook: Outlook) -> Float[Array, "n S A K"]:
+    """The kernel of every signal of an outlook."""
+    if outlook.kernel is not None:
+        return outlook.kernel
+    return _response_kernels(table, outlook.source, outlook.guess)
+
+
+def kernel_of(table: Table, outlook: Outlook, i: int) -> Float[Array, "S A K"]:
+    """The kernel of one signal of an outlook."""
+    if outlook.kernel is not None:
+        return outlook.kernel[i]
+    alone = table.with_signals(table.signals[i : i + 1])
+    return _response_kernels(alone, outlook.source[i : i + 1], outlook.guess[i : i + 1])[0]
+
+
+def kernels_are_members(table: Table, outlook: Outlook) -> list[bool]:
+    """For every signal, whether its kernel is in the set."""
+    count = len(outlook.value)
+    if outlook.kernel is not None or count * table.probabilities.size <= _SIDE_BY_SIDE:
+        return _are_members(table, kernels_of(table, outlook)).tolist()
+    # A large kernel is checked block by block and never stored.
+    parts = zip(table.signals, outlook.source, outlook.guess, strict=True)
+    return [bool(_response_is_member(table, *part)) for part in parts]
 
 
 @eqx.filter_jit
-def response_is_member(
+def _response_kernels(table: Table, source: Array, guess: Array) -> Float[Array, "n S A K"]:
+    def kernel(signal: Array, source: Array, guess: Array) -> Array:
+        return _respond(table, signal, source, guess, lambda *of: of[-1])
+
+    return per_signal(kernel, table, source, guess)
+
+
+@eqx.filter_jit
+def _are_members(table: Table, kernels: Float[Array, "n S A K"]) -> Bool[Array, " n"]:
+    inside = table.uncertainty.contains(table.probabilities, kernels)
+    return inside.all((-2, -1))
+
+
+@eqx.filter_jit
+def _response_is_member(
     table: Table, signal: Float[Array, "S A J"], source: Array, guess: Array
 ) -> Bool[Array, ""]:
-    """Whether every row of the worst-case kernel is in the set; the kernel is never stored."""
-    return _respond(
-        table, signal, source, guess, lambda uncertainty, p, kernel: uncertainty.contains(p, kernel)
-    ).all()
+    def inside(uncertainty: UncertaintySet, p: Array, kernel: Array) -> Array:
+        return uncertainty.contains(p, kernel)
 
-
-@eqx.filter_jit
-def kernel_is_member(table: Table, kernel: Float[Array, "S A K"]) -> Bool[Array, ""]:
-    """Whether every row of a kernel is in the set."""
-    return table.uncertainty.contains(table.probabilities, kernel).all()
+    return _respond(table, signal, source, guess, inside).all()
 
 
 def _respond(

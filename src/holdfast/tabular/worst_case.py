@@ -24,10 +24,11 @@ from holdfast.tabular.values import (
     Reply,
     chain_under,
     factorise,
+    kernels_of,
+    mean_signal,
     occupancy_of,
     per_signal,
     reply,
-    response_kernel,
     rounding,
     targets,
     values_of,
@@ -163,16 +164,17 @@ def worst_outlook(
     return _by_tilting(table, policy, features, method.tolerance, method.max_iterations)
 
 
-@eqx.filter_jit
 def outlook_under(table: Table, policy: Float[Array, "S A"], other: Outlook) -> Outlook:
     """The policy's outlook under the kernels of another outlook: no worst case of its own."""
+    return _under_kernels(table, policy, kernels_of(table, other))
 
-    def evaluate_signal(signal: Array, source: Array, guess: Array, *kernel: Array) -> Outlook:
-        kept = kernel[0] if kernel else response_kernel(table, signal, source, guess)
-        return _under_kernel(table, signal, policy, kept, guess, certify=False)
 
-    kernels = () if other.kernel is None else (other.kernel,)
-    return per_signal(evaluate_signal, table, other.source, other.guess, *kernels)
+@eqx.filter_jit
+def _under_kernels(table: Table, policy: Array, kernels: Float[Array, "n S A K"]) -> Outlook:
+    def evaluate_signal(signal: Array, kernel: Array) -> Outlook:
+        return _under_kernel(table, signal, policy, kernel, jnp.zeros_like(policy), certify=False)
+
+    return per_signal(evaluate_signal, table, kernels)
 
 
 class _Round(NamedTuple):
@@ -273,7 +275,8 @@ def _under_kernel(
     certify: bool = True,
 ) -> Outlook:
     """The outlook under a given member of the set, and how far that is from the worst case."""
-    transition, reward = chain_under(table, signal, policy, kernel)
+    transition = chain_under(table, policy, kernel)
+    reward = mean_signal(signal, policy, kernel)
     factors = factorise(table, transition)
     values = values_of(factors, reward)
     above = jnp.maximum((reward + table.discount * transition @ values - values).max(), 0.0)

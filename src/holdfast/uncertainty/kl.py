@@ -37,7 +37,7 @@ class KL(UncertaintySet):
         >>> p, y = np.array([[0.5, 0.5]]), np.array([[0.0, 1.0]])
         >>> q = ball.worst_response(p, y)
         >>> print(np.round(q, 3), np.round(ball.divergence(p, q), 3))
-        [[0.717 0.283]] [0.1]
+        [[0.72 0.28]] [0.1]
     """
 
     name: ClassVar[str] = "kl"

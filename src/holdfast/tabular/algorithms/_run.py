@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from holdfast.tabular.bounds import step_bounds
+from holdfast.tabular.bounds import no_step_bounds, step_bounds
 from holdfast.tabular.steps import Step
 from holdfast.tabular.table import Layout, Table
 from holdfast.tabular.values import Outlook, nominal_outlook
@@ -80,7 +80,13 @@ class Run:
         bounds: dict[str, Any] = {}
         if self.options.bounds:
             bounds = step_bounds(
-                self.table, before, policy, last_worst, self.worst, self.options.trust_region
+                self.table,
+                before,
+                policy,
+                last_worst,
+                self.worst,
+                self.options.trust_region,
+                self.layout.model.states,
             )
         kl = mean_kl(weights, policy, before)
         self._write(kl=kl, recovered=recovered, trust_region=trust_region, bounds=bounds)
@@ -88,10 +94,8 @@ class Run:
     def repeat(self) -> None:
         """The iterate did not change, so neither does anything known of it."""
         last = self.rows[-1]
-        unchanged = {name: np.zeros_like(value) for name, value in last["bounds"].items()}
-        self._append(
-            {**last, "kl": 0.0, "recovered": False, "trust_region": 0.0, "bounds": unchanged}
-        )
+        bounds = last["bounds"] and no_step_bounds(last["bounds"], last["margins"])
+        self._append({**last, "kl": 0.0, "recovered": False, "trust_region": 0.0, "bounds": bounds})
 
     def history(self) -> dict[str, np.ndarray]:
         """The rows as arrays by name."""

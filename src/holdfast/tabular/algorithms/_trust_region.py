@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from holdfast.tabular.algorithms._run import Run, is_feasible
-from holdfast.tabular.steps import Step, Tilts, improve_within, project
+from holdfast.tabular.steps import Step, Tilts, Update, improve_within, project, recover
 from holdfast.tabular.values import Outlook, without_kernel
 from holdfast.tabular.worst_case import outlook_under
 
@@ -25,6 +25,8 @@ _SMALLEST_TRUST_REGION = 1e-11
 _SMALLEST_GAIN = 1e-9
 # How many refused policies' worst-case kernels are kept as cuts.
 _CUTS = 3
+# Cuts whose advantages agree to this, relative to the largest, are the same cut.
+_SAME_CUT = 1e-9
 # Multiplicative steps never bring back a zero, so no action's probability falls below this.
 _LEAST_PROBABILITY = 1e-12
 
@@ -32,8 +34,8 @@ _LEAST_PROBABILITY = 1e-12
 class PolicyUpdate(Protocol):
     """An algorithm's own step from a policy linearised at its outlook."""
 
-    def __call__(self, tilts: Tilts, delta: Float[Array, ""]) -> tuple[Array, Bool[Array, ""]]:
-        """The next policy, and whether it is a recovery step."""
+    def __call__(self, tilts: Tilts, delta: Float[Array, ""]) -> Update:
+        """The next policy, and whether it meets the linearised constraints."""
 
 
 class View(Protocol):
@@ -87,10 +89,16 @@ def trust_region_loop(run: Run, update: PolicyUpdate, *, robust: bool) -> Array:
 def _plain_step(
     run: Run, update: PolicyUpdate, view: View, policy: Array, outlook: Outlook
 ) -> _Step:
-    """The algorithm's own step, as its paper has it."""
+    """The algorithm's own step, as its paper has it.
+
+    Where that has no solution, a recovery step: the smallest violated margin is raised as far as
+    the trust region allows.
+    """
     delta = run.options.trust_region
-    moved, recovered = _update(run, update, policy, outlook, run.table.thresholds, delta)
-    return _Step(moved, view(moved, outlook), bool(recovered), delta)
+    moved, met = _update(run, update, policy, outlook, run.table.thresholds, delta)
+    if not met:
+        moved, _ = _update(run, recover, policy, outlook, run.table.thresholds, delta)
+    return _Step(moved, view(moved, outlook), not met, delta)
 
 
 def _safeguarded(
@@ -127,21 +135,24 @@ def _safeguarded(
     bundle = _Bundle.at(outlook, thresholds)
     delta = retry
     while delta >= _SMALLEST_TRUST_REGION:
-        for _ in range(_CUTS if robust else 1):
+        for _ in range(_CUTS):
+            fresh = False
             if robust:
-                bundle = bundle.cut(outlook_under(run.table, policy, seen))
+                bundle, added = bundle.cut(outlook_under(run.table, policy, seen))
+                fresh = bool(added)
             moved, _ = _update(run, _within, policy, bundle.outlook, bundle.thresholds, delta)
             moved, seen = _project_until_feasible(run, view, moved, view(moved, outlook))
             if is_feasible(seen, thresholds) and float(seen.value[0]) >= worthwhile:
                 return _Step(moved, seen, False, delta)
+            if not fresh:
+                break
         delta *= _SHRINK
     return None
 
 
-def _within(tilts: Tilts, delta: Float[Array, ""]) -> tuple[Array, Bool[Array, ""]]:
-    # How much of the trust region a fallback uses matters little.
-    step = improve_within(tilts, delta, accuracy=0.1)
-    return step.policy, ~step.met
+def _within(tilts: Tilts, delta: Float[Array, ""]) -> Update:
+    # How much of the trust region a replacement uses matters little.
+    return improve_within(tilts, delta, accuracy=0.1)
 
 
 class _Bundle(eqx.Module):
@@ -165,18 +176,28 @@ class _Bundle(eqx.Module):
         return cls(rows, jnp.concatenate([thresholds, asked]), jnp.array(0))
 
     @eqx.filter_jit
-    def cut(self, crossed: Outlook) -> _Bundle:
-        """The bundle with one more cut, in place of the oldest where it is full."""
+    def cut(self, crossed: Outlook) -> tuple[_Bundle, Bool[Array, ""]]:
+        """The bundle with one more cut, in place of the oldest where it is full.
+
+        What is there already is left out, since equal constraints only slow the step down. The
+        second value says whether anything new was added.
+        """
         crossed = without_kernel(crossed)
         own = len(crossed.value)
         start = own * (1 + self.next_cut % _CUTS)
+        known = self.outlook.advantages.reshape(1 + _CUTS, own, *crossed.advantages.shape[1:])
+        size = jnp.abs(crossed.advantages).max((-2, -1))
+        apart = jnp.abs(known - crossed.advantages).max((-2, -1)).min(0)
+        new = apart > _SAME_CUT * size
 
-        def put(rows: Array, new: Array, start: Array) -> Array:
-            return lax.dynamic_update_slice_in_dim(rows, new, start, axis=0)
+        def put(rows: Array, cut: Array, start: Array) -> Array:
+            return lax.dynamic_update_slice_in_dim(rows, cut, start, axis=0)
 
         rows = jax.tree.map(lambda a, b: put(a, b, start), self.outlook, crossed)
         asked = jnp.concatenate([self.outlook.value[:1], self.thresholds[: own - 1]])
-        return _Bundle(rows, put(self.thresholds, asked, start - 1), self.next_cut + 1)
+        asked = jnp.where(new, asked, -jnp.inf)
+        bundle = _Bundle(rows, put(self.thresholds, asked, start - 1), self.next_cut + 1)
+        return bundle, new.any()
 
 
 def _project_until_feasible(
@@ -220,8 +241,8 @@ def _compiled_update(
     delta: Array,
     step: Step,
 ) -> tuple[Array, Array]:
-    moved, recovered = update(Tilts.at(policy, outlook, thresholds, discount, step), delta)
-    return _kept_alive(moved, policy), recovered
+    found = update(Tilts.at(policy, outlook, thresholds, discount, step), delta)
+    return _kept_alive(found.policy, policy), found.met
 
 
 def _reproject(run: Run, policy: Array, outlook: Outlook) -> Array:

@@ -1,0 +1,90 @@
+"""What a user sees first: names, imports, precision."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast as hf
+
+ROOT = Path(__file__).parents[1]
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_holdfast_imports_nothing_heavy():
+    heavy = "{'jax', 'numpy', 'scipy', 'matplotlib', 'gymnasium', 'rich', 'tyro'}"
+    code = f"import sys, holdfast; print(sorted({heavy} & set(sys.modules)))"
+    assert run_python(code) == "[]"
+
+
+def test_the_core_needs_only_the_core():
+    """Tables run where Gymnasium, matplotlib, tyro and rich are not installed."""
+    code = """
+import sys
+for name in ("gymnasium", "matplotlib", "tyro", "rich", "cvxpy"):
+    sys.modules[name] = None
+import holdfast as hf
+solution = hf.solve(hf.environments.n_chain(), iterations=2)
+print(hf.certify(hf.environments.n_chain(), solution.policy).feasible)
+"""
+    assert run_python(code) == "True"
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in hf.__all__:
+        value = getattr(hf, name)
+        assert name == "__version__" or value.__doc__, name
+    assert dir(hf) == hf.__all__
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'slove'"):
+        _ = hf.slove
+
+
+def test_the_contract_names_are_public():
+    contract = {
+        "RobustCMDP", "Kernel", "KL", "at_least", "at_most", "evaluate", "solve", "certify",
+        "environments", "from_gymnasium",
+    }  # fmt: skip
+    assert contract <= set(hf.__all__)
+
+
+def test_a_users_own_precision_is_untouched():
+    code = """
+import jax, jax.numpy as jnp, holdfast as hf
+model = hf.environments.n_chain()
+hf.solve(model, iterations=1)
+print(jax.config.jax_enable_x64, jnp.ones(1).dtype)
+"""
+    assert run_python(code) == "False float32"
+
+
+def test_a_second_model_of_similar_size_does_not_compile_again():
+    code = """
+import logging, jax, holdfast as hf
+hf.solve(hf.environments.gambler(), iterations=2)
+compiled = []
+jax.config.update("jax_log_compiles", True)
+class Count(logging.Handler):
+    def emit(self, record):
+        text = record.getMessage()
+        if text.startswith("Finished XLA compilation"):
+            compiled.append(text)
+logger = logging.getLogger("jax")
+logger.handlers = [Count()]
+logger.propagate = False
+hf.solve(hf.environments.frozen_lake(), iterations=2)
+print(len([text for text in compiled if "outlook" in text or "update" in text]))
+"""
+    assert run_python(code) == "0"
+
+
+def test_versions_agree():
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert f"## {hf.__version__}" in changelog
