@@ -8,10 +8,11 @@ from typing import NamedTuple, Protocol
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from holdfast.tabular.algorithms._run import Run, is_feasible
+from holdfast.tabular.algorithms._run import Run, is_feasible, worst_margins
 from holdfast.tabular.steps import Step, Tilts, Update, improve_within, project, recover
 from holdfast.tabular.values import Outlook, without_kernel
 from holdfast.tabular.worst_case import outlook_under
@@ -23,6 +24,8 @@ _SHRINK = 0.25
 _SMALLEST_TRUST_REGION = 1e-11
 # A replacement has to gain this much, relative to the reward.
 _SMALLEST_GAIN = 1e-9
+# Policies closer than this are the same but for rounding.
+_SAME_POLICY = 1e-15
 # How many refused policies' worst-case kernels are kept as cuts.
 _CUTS = 3
 # Cuts whose advantages agree to this, relative to the largest, are the same cut.
@@ -72,6 +75,8 @@ def trust_region_loop(run: Run, update: PolicyUpdate, *, robust: bool) -> Array:
             step = kept
             if step.trust_region < run.options.trust_region:
                 retry = min(run.options.trust_region, step.trust_region / _SHRINK)
+        if np.abs(np.asarray(step.policy) - np.asarray(policy)).max() <= _SAME_POLICY:
+            break
         policy, outlook = step.policy, step.outlook
         run.record(
             policy,
@@ -80,7 +85,7 @@ def trust_region_loop(run: Run, update: PolicyUpdate, *, robust: bool) -> Array:
             recovered=step.recovered,
             trust_region=step.trust_region,
         )
-    # The search is deterministic: where it ended early, every further iteration would end alike.
+    # A step is deterministic: where one changed nothing, every further one would end alike.
     while len(run.rows) <= run.options.iterations:
         run.repeat()
     return policy
@@ -122,17 +127,17 @@ def _safeguarded(
     Returns:
         None where nothing better than to stay was found.
     """
-    thresholds = run.table.thresholds
+    thresholds = run.thresholds
     moved, seen = _project_until_feasible(run, view, step.policy, step.outlook)
     step = step._replace(policy=moved, outlook=seen)
     if not is_feasible(outlook, thresholds):
         return step
 
-    now, error = float(outlook.value[0]), float(outlook.error[0])
-    if is_feasible(seen, thresholds) and float(seen.value[0]) >= now - error:
+    now, error = _reward(outlook), float(np.asarray(outlook.error)[0])
+    if is_feasible(seen, thresholds) and _reward(seen) >= now - error:
         return step
     worthwhile = now + max(error, _SMALLEST_GAIN * max(1.0, abs(now)))
-    bundle = _Bundle.at(outlook, thresholds)
+    bundle = _Bundle.at(outlook, run.table.thresholds)
     delta = retry
     while delta >= _SMALLEST_TRUST_REGION:
         for _ in range(_CUTS):
@@ -142,7 +147,7 @@ def _safeguarded(
                 fresh = bool(added)
             moved, _ = _update(run, _within, policy, bundle.outlook, bundle.thresholds, delta)
             moved, seen = _project_until_feasible(run, view, moved, view(moved, outlook))
-            if is_feasible(seen, thresholds) and float(seen.value[0]) >= worthwhile:
+            if is_feasible(seen, thresholds) and _reward(seen) >= worthwhile:
                 return _Step(moved, seen, False, delta)
             if not fresh:
                 break
@@ -210,9 +215,9 @@ def _project_until_feasible(
     """
     best = policy, outlook
     for _ in range(_REPROJECTIONS):
-        if is_feasible(outlook, run.table.thresholds):
+        if is_feasible(outlook, run.thresholds):
             break
-        policy = _reproject(run, policy, outlook)
+        policy = _reproject(policy, outlook, run.table.thresholds, run.table.discount)
         outlook = view(policy, outlook)
         if _smallest_margin(run, outlook) > _smallest_margin(run, best[1]):
             best = policy, outlook
@@ -245,18 +250,11 @@ def _compiled_update(
     return _kept_alive(found.policy, policy), found.met
 
 
-def _reproject(run: Run, policy: Array, outlook: Outlook) -> Array:
-    table = run.table
-    # Aim inside by what the evaluation may be off, or the last projection ends just outside.
-    inside = table.thresholds + 4 * outlook.error.max() + 1e-10 * (1 + jnp.abs(table.thresholds))
-    return _compiled_projection(policy, outlook, inside, table.discount)
-
-
 @eqx.filter_jit
-def _compiled_projection(
-    policy: Array, outlook: Outlook, thresholds: Array, discount: Array
-) -> Array:
-    tilts = Tilts.at(policy, outlook, thresholds, discount, "exact")
+def _reproject(policy: Array, outlook: Outlook, thresholds: Array, discount: Array) -> Array:
+    # Aim inside by what the evaluation may be off, or the last projection ends just outside.
+    inside = thresholds + 4 * outlook.error.max() + 1e-10 * (1 + jnp.abs(thresholds))
+    tilts = Tilts.at(policy, outlook, inside, discount, "exact")
     return _kept_alive(project(tilts, jnp.zeros(len(tilts.features))).policy, policy)
 
 
@@ -267,4 +265,8 @@ def _kept_alive(policy: Float[Array, "S A"], before: Float[Array, "S A"]) -> Flo
 
 
 def _smallest_margin(run: Run, outlook: Outlook) -> float:
-    return float(jnp.min(outlook.value[1:] - run.table.thresholds))
+    return float(worst_margins(outlook, run.thresholds).min())
+
+
+def _reward(outlook: Outlook) -> float:
+    return float(np.asarray(outlook.value)[0])
