@@ -132,7 +132,8 @@ class Constraint:
 
     def shown(self, utility: Any) -> Any:
         """Turns a utility's value back into the user's own sense."""
-        return self.sign * utility
+        # Adding zero turns the −0 of a cost of nothing into 0.
+        return self.sign * utility + 0.0
 
     def __str__(self) -> str:
         relation = "≥" if self.sense == "at_least" else "≤"

@@ -259,7 +259,7 @@ def test_a_large_trust_region_conditions_on_the_maximisers(seed, ties):
     for delta in (instance.kl(conditioned) * (1 + 1e-9), 1e6):
         policy, _ = run(_improve, instance, delta)
         assert_inside(instance, policy, delta)
-        assert abs(instance.reward(policy) - instance.reward(conditioned)) <= 1e-8 * instance.scale
+        assert abs(instance.reward(policy) - instance.reward(conditioned)) <= 1e-6 * instance.scale
     np.testing.assert_allclose(policy, conditioned, atol=1e-6)
 
 
@@ -560,10 +560,11 @@ def test_taylor_s_recovery_is_a_quadratically_constrained_program(count, seed, d
     expansion = Expansion(instance)
     moved = displacement(instance, run(_recover, instance, delta, "taylor").coefficients)
     x, lift = cp.Variable(STATES * ACTIONS), cp.Variable()
-    limits = [expansion.quadratic(x) / 2 <= delta, expansion.h @ x - expansion.b >= lift]
+    missing = expansion.b - expansion.b.max()
+    limits = [expansion.quadratic(x) / 2 <= delta, expansion.h @ x - missing >= lift]
     best = solve(cp.Maximize(lift), limits)
     assert moved @ expansion.H @ moved / 2 <= delta + RESIDUAL
-    assert abs((expansion.h @ moved - expansion.b).min() - best) <= 1e-6 * instance.scale
+    assert abs((expansion.h @ moved - missing).min() - best) <= 1e-6 * instance.scale
 
 
 @pytest.mark.parametrize("step", ["exact", "taylor"])
