@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 demo: $(VENV)/installed
 	$(BIN)/holdfast reproduce gambler n-chain frozen-lake --seeds 5 --out runs/demo
 
+# One thread a process: two workers whose linear algebra waits for each other's threads are slow.
 test: lint
-	$(BIN)/pytest --numprocesses 2 --dist worksteal
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist worksteal
 
 lint: $(VENV)/tested
 	$(BIN)/ruff check

@@ -39,7 +39,7 @@ def test_every_public_name_is_there_and_documented():
     for name in hf.__all__:
         value = getattr(hf, name)
         assert name == "__version__" or value.__doc__, name
-    assert dir(hf) == hf.__all__
+    assert dir(hf) == sorted(hf.__all__)
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -79,7 +79,7 @@ class Count(logging.Handler):
 logger = logging.getLogger("jax")
 logger.handlers = [Count()]
 logger.propagate = False
-hf.solve(hf.environments.frozen_lake(), iterations=2)
+hf.solve(hf.environments.n_chain(), iterations=2)
 print(len([text for text in compiled if "outlook" in text or "update" in text]))
 """
     assert run_python(code) == "0"

@@ -19,13 +19,13 @@ from holdfast.tabular.values import (
     Outlook,
     kernel_of,
     kernels_are_members,
-    nominal_outlook,
     without_kernel,
 )
 from holdfast.tabular.worst_case import (
     Tilted,
     WorstCase,
     check_method,
+    nominal_outlook,
     worst_case_method,
     worst_outlook,
 )

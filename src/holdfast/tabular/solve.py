@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from holdfast._model import RobustCMDP, check_policy
 from holdfast._precision import float64
+from holdfast.tabular import sparse
 from holdfast.tabular.algorithms import ALGORITHMS, Run
 from holdfast.tabular.algorithms._run import Options
 from holdfast.tabular.evaluate import Evaluation, layout_features, report
@@ -106,6 +107,10 @@ def solve(
         callback=callback,
     )
     check_method(options.worst_case, layout.table)
+    if bounds and sparse.is_sparse(layout.table):
+        raise ValueError(
+            f"bounds: they take 2S robust evaluations an iteration, too many for {model.states} states"
+        )
     start = _initial_policy(model, initial_policy, _whole("seed", seed, least=0))
 
     run = Run(layout, options, layout.pad_policy(start))

@@ -5,6 +5,7 @@ The vocabulary of the paper's section 3: V and Q by a linear solve, d = (1−γ)
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -21,8 +22,8 @@ T = TypeVar("T")
 
 # Large models are walked a block of states at a time, so that a block's rows stay in cache.
 _BLOCK_ENTRIES = 1 << 14
-# Above this many entries, signals are evaluated one after the other instead of side by side.
-_SIDE_BY_SIDE = 1 << 18
+# Up to this many entries, kernels are stored to be checked; larger ones are checked as they are made.
+_STORED = 1 << 18
 
 
 class Outlook(eqx.Module):
@@ -60,14 +61,14 @@ class Reply(NamedTuple):
     """Nature's worst responses to values V, averaged over the policy's actions.
 
     Attributes:
-        transition: P_π(s, s') under the responses.
+        flow: the policy's chain under the responses, as `chain_under` gives it.
         reward: the signal's mean in each state under the responses.
         lower: T̲V, a certified lower bound on the robust Bellman operator at V.
         action_values: min over the set of q·y for each (s, a).
         multipliers: nature's dual variables.
     """
 
-    transition: Float[Array, "S S"]
+    flow: Float[Array, "..."]
     reward: Float[Array, " S"]
     lower: Float[Array, " S"]
     action_values: Float[Array, "S A"]
@@ -120,15 +121,24 @@ def reply(
         policy,
         multipliers,
     )
-    return Reply(_chain(table, flow), reward, lower, action_values, multipliers)
+    return Reply(flow, reward, lower, action_values, multipliers)
 
 
 def chain_under(
     table: Table, policy: Float[Array, "S A"], kernel: Float[Array, "S A K"]
-) -> Float[Array, "S S"]:
-    """P_π(s, s') under a given kernel."""
+) -> Float[Array, "..."]:
+    """The chain P_π under a given kernel: (S, S) where dense, else the flow (S, A, K) over lists."""
     joint = policy[..., None] * kernel
-    return _chain(table, joint.sum(-2) if table.successors is None else joint)
+    return joint.sum(-2) if table.successors is None else joint
+
+
+def next_mean(
+    table: Table, flow: Float[Array, "..."], values: Float[Array, " S"]
+) -> Float[Array, " S"]:
+    """P_π·V."""
+    if table.successors is None:
+        return flow @ values
+    return (flow * values[table.successors]).sum((-2, -1))
 
 
 def mean_signal(
@@ -138,8 +148,13 @@ def mean_signal(
     return (policy[..., None] * kernel * signal).sum((-2, -1))
 
 
-def factorise(table: Table, transition: Float[Array, "S S"]) -> Factors:
+def factorise(table: Table, flow: Float[Array, "..."]) -> Factors:
     """Factors I − γP_π once, for the values and the occupancy."""
+    transition = flow
+    if table.successors is not None:
+        states = jnp.arange(table.states)[:, None, None]
+        transition = jnp.zeros((table.states, table.states))
+        transition = transition.at[states, table.successors].add(flow)
     lu, _, order = lax.linalg.lu(jnp.eye(table.states) - table.discount * transition)
     return Factors(lu, order)
 
@@ -172,40 +187,91 @@ def rounding(table: Table, signal: Array, values: Array) -> Float[Array, ""]:
 
 
 def per_signal(function: Callable[..., T], table: Table, *arguments: Array) -> T:
-    """Applies a function of (signal, …) to every signal: side by side, or in turn where large."""
-    count = table.signals.shape[0]
-    if count * table.probabilities.size <= _SIDE_BY_SIDE:
-        return jax.vmap(function)(table.signals, *arguments)
+    """Applies a function of (signal, …) to every signal, in turn.
+
+    Not side by side: a batched triangular solve is far slower on a CPU than one after the other.
+    """
     return lax.map(lambda each: function(*each), (table.signals, *arguments))
 
 
 @eqx.filter_jit
-def nominal_outlook(table: Table, policy: Float[Array, "S A"]) -> Outlook:
+def outlook_nominal(table: Table, policy: Float[Array, "S A"]) -> Outlook:
     """The policy's values under the nominal kernel."""
     # The chain is the same for every signal, so it is factored once.
-    transition = chain_under(table, policy, table.probabilities)
-    factors = factorise(table, transition)
+    flow = chain_under(table, policy, table.probabilities)
+    factors = factorise(table, flow)
     occupancy = occupancy_of(table, factors)
 
     def evaluate_signal(signal: Array) -> Outlook:
-        means = (table.probabilities * signal).sum(-1)
-        reward = (policy * means).sum(-1)
+        reward = mean_signal(signal, policy, table.probabilities)
         values = values_of(factors, reward)
-        following = (table.probabilities * table.following(values)).sum(-1)
-        action_values = means + table.discount * following
-        residual = jnp.abs(reward + table.discount * transition @ values - values).max()
-        return Outlook(
-            value=table.initial @ values,
-            values=values,
-            advantages=action_values - values[:, None],
-            occupancy=occupancy,
-            error=residual / (1 - table.discount) + rounding(table, signal, values),
-            source=values,
-            guess=jnp.zeros_like(action_values),
-            multipliers=jnp.zeros_like(action_values),
-        )
+        return outlook_from(table, signal, table.probabilities, flow, reward, values, occupancy)
 
     return per_signal(evaluate_signal, table)
+
+
+@eqx.filter_jit
+def outlook_dense(
+    table: Table, policy: Float[Array, "S A"], kernels: Float[Array, "n S A K"]
+) -> Outlook:
+    """The policy's values under a kernel for each signal."""
+
+    def evaluate_signal(signal: Array, kernel: Array) -> Outlook:
+        return _under(table, signal, policy, kernel)
+
+    return per_signal(evaluate_signal, table, kernels)
+
+
+def certified_under(
+    table: Table,
+    signal: Float[Array, "S A J"],
+    policy: Float[Array, "S A"],
+    kernel: Float[Array, "S A K"],
+    multipliers: Float[Array, "S A"],
+) -> Outlook:
+    """The outlook under a member of the set, its error the distance from the worst case."""
+    outlook = _under(table, signal, policy, kernel)
+    answer = reply(table, signal, policy, outlook.values, multipliers)
+    below = jnp.maximum((outlook.values - answer.lower).max(), 0.0)
+    return dataclasses.replace(
+        outlook,
+        error=outlook.error + below / (1 - table.discount),
+        guess=answer.multipliers,
+        multipliers=answer.multipliers,
+        kernel=kernel,
+    )
+
+
+def _under(table: Table, signal: Array, policy: Array, kernel: Array) -> Outlook:
+    flow = chain_under(table, policy, kernel)
+    reward = mean_signal(signal, policy, kernel)
+    factors = factorise(table, flow)
+    values = values_of(factors, reward)
+    return outlook_from(table, signal, kernel, flow, reward, values, occupancy_of(table, factors))
+
+
+def outlook_from(
+    table: Table,
+    signal: Float[Array, "S A J"],
+    kernel: Float[Array, "S A K"],
+    flow: Float[Array, "..."],
+    reward: Float[Array, " S"],
+    values: Float[Array, " S"],
+    occupancy: Float[Array, " S"],
+) -> Outlook:
+    """What values and occupancy under one kernel amount to; the error is that of the linear solve."""
+    action_values = (kernel * targets(table, signal, values)).sum(-1)
+    residual = jnp.abs(reward + table.discount * next_mean(table, flow, values) - values).max()
+    return Outlook(
+        value=table.initial @ values,
+        values=values,
+        advantages=action_values - values[:, None],
+        occupancy=occupancy,
+        error=residual / (1 - table.discount) + rounding(table, signal, values),
+        source=values,
+        guess=jnp.zeros_like(action_values),
+        multipliers=jnp.zeros_like(action_values),
+    )
 
 
 def kernels_of(table: Table, outlook: Outlook) -> Float[Array, "n S A K"]:
@@ -226,7 +292,7 @@ def kernel_of(table: Table, outlook: Outlook, i: int) -> Float[Array, "S A K"]:
 def kernels_are_members(table: Table, outlook: Outlook) -> list[bool]:
     """For every signal, whether its kernel is in the set."""
     count = len(outlook.value)
-    if outlook.kernel is not None or count * table.probabilities.size <= _SIDE_BY_SIDE:
+    if outlook.kernel is not None or count * table.probabilities.size <= _STORED:
         return _are_members(table, kernels_of(table, outlook)).tolist()
     # A large kernel is checked block by block and never stored.
     parts = zip(table.signals, outlook.source, outlook.guess, strict=True)
@@ -283,10 +349,3 @@ def _over_states(function: Callable, table: Table, *arrays):  # type: ignore[no-
     split = jax.tree.map(lambda a: a.reshape(states // block, block, *a.shape[1:]), arrays)
     merged = lax.map(lambda each: function(*each), split)
     return jax.tree.map(lambda a: a.reshape(states, *a.shape[2:]), merged)
-
-
-def _chain(table: Table, flow: Array) -> Float[Array, "S S"]:
-    if table.successors is None:
-        return flow
-    states = jnp.arange(table.states)[:, None, None]
-    return jnp.zeros((table.states, table.states)).at[states, table.successors].add(flow)
