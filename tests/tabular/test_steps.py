@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.special
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
@@ -20,9 +21,9 @@ STATES, ACTIONS, DISCOUNT = 4, 3, 0.9
 RESIDUAL = 1e-8
 
 # Nothing is gained by shrinking a seed.
-light = settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
+light = settings(max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate])
 seeds = st.integers(0, 2**32 - 1)
-constraints = pytest.mark.parametrize("count", [1, 2, 3])
+constraints = pytest.mark.parametrize("count", [1, 3])
 # Whether there are states where the reward's worst case never goes and a constraint's does.
 vanishing = pytest.mark.parametrize("vanishing", [False, True], ids=["reached", "vanishing"])
 
@@ -276,10 +277,10 @@ def test_nothing_to_gain_moves_nothing():
 @light
 def test_actions_without_mass_stay_without(step, seed):
     """As the padded ones, whose advantages may be anything."""
-    instance = random_instance(seed, 2)
+    instance = random_instance(seed, 3)
     policy = np.c_[instance.policy[:, :-1], np.zeros(STATES)]
     policy = policy / policy.sum(-1, keepdims=True)
-    padded = dataclasses.replace(instance, policy=policy).missing([0.1, -0.2])
+    padded = dataclasses.replace(instance, policy=policy).missing([0.1, 0.2, -0.2])
     improved, _, update = run(_improve_then_project, padded, 0.1, step)
     recovered = run(_recover, padded, 0.1, step)
     within = run(_improve_within, padded, 0.1, step)
@@ -357,6 +358,7 @@ def test_without_constraints_every_step_is_the_improvement(seed, delta):
 )
 @light
 def test_cpo_s_step_equals_a_convex_solver(count, vanishing, seed, ties, room, extra):
+    assume(not (vanishing and extra > 1))  # its logits would need more digits than there are
     instance = random_instance(seed, count, vanishing=vanishing, ties=ties)
     instance = with_room(instance, seed, room)
     delta = least_distance(instance) * 1.01 + extra
@@ -366,6 +368,29 @@ def test_cpo_s_step_equals_a_convex_solver(count, vanishing, seed, ties, room, e
     assert (instance.margins(update.policy) >= -RESIDUAL * instance.scale).all()
     best = best_reward(instance, delta, constrained=True)
     assert abs(instance.reward(update.policy) - best) <= 1e-6 * instance.scale
+
+
+@pytest.mark.parametrize("delta", [0.01, 0.1, 1.0, 100.0])
+@pytest.mark.parametrize(("slack", "best"), [(0.0, 1 / 3), (0.1, 1 / 3 + 0.2), (1 / 3, 1.0)])
+def test_constraints_may_leave_no_use_for_the_trust_region(delta, slack, best):
+    """By hand: the second and the third action are to keep a share of 1/3 − slack each."""
+    shares = np.array([[1.0, 0.0, -1.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    advantages = np.repeat((shares - shares.mean(-1, keepdims=True))[:, None], STATES, axis=1)
+    instance = Instance(
+        policy=np.full((STATES, ACTIONS), 1 / 3),
+        advantages=advantages,
+        occupancy=np.full((4, STATES), 1 / STATES),
+        values=np.zeros(4),
+        thresholds=-np.r_[slack, slack, 1.0] / (1 - DISCOUNT),
+    )
+    update = run(_improve_within, instance, delta)
+    assert update.met
+    assert_inside(instance, update.policy, delta)
+    assert (instance.margins(update.policy) >= -RESIDUAL * instance.scale).all()
+    rest = (1 - best) / 2
+    target = np.tile([best, rest, rest], (STATES, 1))
+    if instance.kl(target) < delta:
+        np.testing.assert_allclose(update.policy, target, atol=1e-6)
 
 
 @constraints
@@ -394,6 +419,7 @@ def test_constraints_outside_the_trust_region_are_reported(count, vanishing, see
 @light
 def test_recovery_equals_a_convex_solver(count, vanishing, seed, ties, room, delta):
     """Where no policy meets the constraints."""
+    assume(not (vanishing and delta > 1))  # its logits would need more digits than there are
     instance = random_instance(seed, count, vanishing=vanishing, ties=ties)
     instance = with_room(instance, seed, room)
     assume(len(instance.violated))
@@ -411,13 +437,11 @@ def test_recovery_of_what_the_trust_region_keeps_out_of_reach(count, seed, share
     assert_recovery_is_best(instance, share * least)
 
 
-@pytest.mark.parametrize("count", [2, 3])
 @given(seed=seeds)
 @light
-def test_recovery_does_not_stop_at_the_threshold(count, seed):
+def test_recovery_does_not_stop_at_the_threshold(seed):
     """The violated margin is as large as it can be, as it is where it is the only constraint."""
-    instance = random_instance(seed, count)
-    instance = instance.missing(np.r_[1e-3, np.full(count - 1, -1.0)])
+    instance = random_instance(seed, 3).missing([1e-3, -1.0, -1.0])
     assert_recovery_is_best(instance, 0.1)
 
 
@@ -436,34 +460,32 @@ def mean_advantage(logits, occupancy, advantages):
     return (occupancy[:, None] * jax.nn.softmax(logits) * advantages).sum()
 
 
-def divergence(logits, occupancy, policy):
-    return (
-        occupancy[:, None] * jax.nn.softmax(logits) * (jax.nn.log_softmax(logits) - jnp.log(policy))
-    ).sum()
+def mean_divergence(logits, occupancy, policy):
+    log_ratio = jax.nn.log_softmax(logits) - jnp.log(policy)
+    return (occupancy[:, None] * jax.nn.softmax(logits) * log_ratio).sum()
+
+
+gradient, hessian = jax.jit(jax.grad(mean_advantage)), jax.jit(jax.hessian(mean_divergence))
 
 
 class Expansion:
     """The paper's g, h, H and b, with H dense, by automatic differentiation in the logits."""
 
     def __init__(self, instance):
+        size = STATES * ACTIONS
+        self.logits = np.log(instance.policy)
         with jax.enable_x64(True):
-            logits = jnp.log(instance.policy)
-            gradients = [
-                np.asarray(jax.grad(mean_advantage)(logits, d, a)).ravel()
+            slopes = [
+                np.asarray(gradient(self.logits, d, a)).ravel()
                 for d, a in zip(instance.occupancy, instance.advantages, strict=True)
             ]
-            hessian = jax.hessian(divergence)(logits, instance.occupancy[0], instance.policy)
-        size = STATES * ACTIONS
-        self.g = gradients[0]
-        self.h = np.reshape(gradients[1:], (-1, size)) / (1 - DISCOUNT)
-        self.H = np.asarray(hessian).reshape(size, size)
+            curvature = np.asarray(hessian(self.logits, instance.occupancy[0], instance.policy))
+        self.g, self.H = slopes[0], curvature.reshape(size, size)
+        self.h = np.reshape(slopes[1:], (-1, size)) / (1 - DISCOUNT)
         self.b = instance.thresholds - instance.values[1:]
-        self.logits = np.log(instance.policy)
 
     def policy(self, x):
-        return np.exp(self.logits + x.reshape(STATES, ACTIONS)) / np.exp(
-            self.logits + x.reshape(STATES, ACTIONS)
-        ).sum(-1, keepdims=True)
+        return scipy.special.softmax(self.logits + x.reshape(STATES, ACTIONS), axis=-1)
 
     def improvement(self, delta):
         natural = np.linalg.pinv(self.H, hermitian=True) @ self.g
@@ -498,7 +520,7 @@ def taylor_instance(seed, count):
     delta=st.sampled_from([1e-6, 1e-3, 0.1, 1.0]),
     violation=st.sampled_from([-10.0, -0.1, 0.0, 0.1, 10.0]),
 )
-@settings(light, max_examples=30)
+@settings(light, max_examples=25)
 def test_taylor_s_update_is_the_paper_s(seed, delta, violation):
     instance = taylor_instance(seed, 1).missing([violation])
     expansion = Expansion(instance)
@@ -510,14 +532,11 @@ def test_taylor_s_update_is_the_paper_s(seed, delta, violation):
     np.testing.assert_allclose(update.policy, expected, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("count", [2, 3])
 @given(seed=seeds, delta=st.sampled_from([1e-4, 0.01, 0.3]), size=st.sampled_from([0.01, 1.0]))
 @light
-def test_taylor_s_projection_onto_several_constraints_is_a_quadratic_program(
-    count, seed, delta, size
-):
-    instance = taylor_instance(seed, count)
-    instance = instance.missing(size * np.random.default_rng(seed).normal(size=count))
+def test_taylor_s_projection_onto_several_constraints_is_a_quadratic_program(seed, delta, size):
+    instance = taylor_instance(seed, 3)
+    instance = instance.missing(size * np.random.default_rng(seed).normal(size=3))
     expansion = Expansion(instance)
     _, c, update = run(_improve_then_project, instance, delta, "taylor")
     half, moved = displacement(instance, c), displacement(instance, update.coefficients)
@@ -568,7 +587,7 @@ def test_taylor_s_recovery_is_a_quadratically_constrained_program(count, seed, d
 
 
 @pytest.mark.parametrize("step", ["exact", "taylor"])
-@pytest.mark.parametrize("count", [1, 2])
+@constraints
 def test_a_constraint_that_nothing_moves_is_reported(step, count):
     instance = taylor_instance(0, count)
     advantages = instance.advantages * np.r_[1.0, np.zeros(count)][:, None, None]
@@ -583,11 +602,11 @@ def test_a_constraint_that_nothing_moves_is_reported(step, count):
 
 @pytest.mark.parametrize("step", ["exact", "taylor"])
 def test_constraints_that_contradict_each_other_are_reported(step):
-    instance = taylor_instance(0, 2)
+    instance = taylor_instance(0, 3)
     advantages, occupancy = instance.advantages.copy(), instance.occupancy.copy()
     advantages[2], occupancy[2] = -advantages[1], occupancy[1]
     instance = dataclasses.replace(instance, advantages=advantages, occupancy=occupancy)
-    instance = instance.missing([0.1, 0.1])
+    instance = instance.missing([0.1, 0.1, -1.0])
     _, _, update = run(_improve_then_project, instance, 0.01, step)
     within = run(_improve_within, instance, 0.01, step)
     assert not update.met

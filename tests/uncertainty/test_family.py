@@ -4,19 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from holdfast.uncertainty import KL, SETS
 
 # How a set is made from a radius: by itself, unless it is named here.
 FROM_RADIUS = {**SETS}
-SHAPES = [(1, 1), (4, 2), (6, 5), (3, 16)]
+SHAPES = [(2, 1), (6, 5)]
 RADII = [0.0, 1e-12, 1e-4, 0.1, 1.0, 30.0, np.inf]
 EPS = np.finfo(float).eps
 
 every_set = pytest.mark.parametrize("make", FROM_RADIUS.values(), ids=FROM_RADIUS.keys())
-light = settings(max_examples=25, deadline=None, derandomize=True)
+# Nothing is gained by shrinking a seed.
+light = settings(max_examples=20, deadline=None, derandomize=True, phases=[Phase.generate])
 
 
 @st.composite

@@ -7,16 +7,17 @@ from decimal import Decimal
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from holdfast.uncertainty import KL
 
-SHAPES = [(1, 1), (4, 2), (6, 5), (3, 16)]
+SHAPES = [(2, 1), (6, 5), (3, 16)]
 EPS = np.finfo(float).eps
 DIGITS = decimal.Context(prec=60, Emin=-(10**9), Emax=10**9)
 
-light = settings(max_examples=15, deadline=None, derandomize=True)
+# Nothing is gained by shrinking a seed.
+light = settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
 seeds = st.integers(0, 2**32 - 1)
 
 
