@@ -24,15 +24,9 @@ LINEAR = {
     "log1p": (with_slope(lambda x: jnp.log1p(x)), np.expm1, 600.0),
     "expm1": (with_slope(lambda x: jnp.expm1(x)), np.log1p, 1e12),
     "bounded": (with_slope(lambda x: x / (1 + x)), lambda t: t / (1 - t), 0.999),
-    "tanh": (with_slope(lambda x: jnp.tanh(x)), np.arctanh, 0.999),
 }
 QUADRATIC = {
     "square": (with_slope(lambda x: x * x), np.sqrt, 1e12),
-    "cosh": (
-        with_slope(lambda x: 2 * jnp.sinh(x / 2) ** 2),
-        lambda t: 2 * np.arcsinh(np.sqrt(t / 2)),
-        1e12,
-    ),
     "bounded": (
         with_slope(lambda x: x * x / (1 + x * x)),
         lambda t: np.sqrt(t / (1 - t)),

@@ -33,7 +33,8 @@ def compiled_float64(function: F) -> F:
         leaves = jax.tree.leaves((args, kwargs))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return function(*args, **kwargs)
-        with jax.enable_x64(True):
+        # Constants inside a user's trace are computed at once, like everywhere else.
+        with jax.ensure_compile_time_eval(), jax.enable_x64(True):
             args, kwargs = jax.tree.map(_as_float64, (args, kwargs))
             return jax.tree.map(np.asarray, compiled(*args, **kwargs))
 

@@ -44,7 +44,8 @@ def test_the_bounds_are_tight_where_nothing_changes(oracle):
     policy = oracle.random_policy(model, np.random.default_rng(0))
     bounds = bounds_of(model, policy, policy)
     for name in ("reward_change", "lemma_bound", "reward_bound", "margin_bounds"):
-        np.testing.assert_allclose(bounds[name], 0, atol=1e-9)
+        # A KL of 1e-17, which is rounding, is 1e-8 under the bounds' root.
+        np.testing.assert_allclose(bounds[name], 0, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(6))

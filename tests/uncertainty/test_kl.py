@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from holdfast.uncertainty import KL
 
-SHAPES = [(2, 1), (6, 5), (3, 16)]
+SHAPES = [(6, 5), (3, 16)]
 EPS = np.finfo(float).eps
 DIGITS = decimal.Context(prec=60, Emin=-(10**9), Emax=10**9)
 
 # Nothing is gained by shrinking a seed.
-light = settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
+light = settings(max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate])
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -175,7 +175,7 @@ CASES = ["zeros", "ties", "near ties", "huge offset", "two levels"]
 
 @st.composite
 def awkward_rows(draw):
-    shape = draw(st.sampled_from(SHAPES))
+    shape = draw(st.sampled_from([(2, 1), *SHAPES]))
     rng = np.random.default_rng(draw(seeds))
     kinds = draw(st.sets(st.sampled_from(CASES)))
     p, y = nominal(rng, shape, 1e-6), rng.normal(size=shape)
@@ -291,10 +291,12 @@ def test_ties_for_the_minimum_share_its_mass_as_they_did():
 
 
 def test_bounds_are_honest_to_the_last_digits():
-    """Multipliers between 0.1 and 10, where the two ways of computing a tilt meet."""
+    """Multipliers around one, where the two ways of computing a tilt meet, and low targets rare."""
     rng = np.random.default_rng(0)
-    p, y = rng.dirichlet(np.ones(5), 100), rng.random((100, 5))
-    radius = 10.0 ** rng.uniform(-2.5, -1, 100)
+    low = rng.uniform(0.05, 0.4, (60, 1))
+    p = np.c_[low, (1 - low) * rng.dirichlet(np.ones(4), 60)]
+    y = np.c_[np.zeros(60), rng.uniform(0.7, 1.0, (60, 4))]
+    radius = 10.0 ** rng.uniform(-2.5, -1, 60)
     response = KL(radius).respond(p, y)
     truth = np.array([float(Exact(*row).minimum(r)) for *row, r in zip(p, y, radius, strict=True)])
     assert (response.lower <= truth + 16 * EPS).all()

@@ -16,22 +16,24 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from holdfast._roots import increasing_root
 from holdfast.tabular.values import Outlook
 
 Step = Literal["exact", "taylor"]
 
-# Where the reward's worst case never goes, the constraint's tilt is divided by this instead.
-_SMALLEST_OCCUPANCY = 1e-10
+# Where the reward's worst case never goes, the constraint's tilt is divided by this instead. A smaller
+# floor makes logits so large that floating point cannot place their multipliers.
+_SMALLEST_OCCUPANCY = 1e-8
 # Linearised constraints count as met within this share of their scale.
-_MET = 1e-9
-# Tilts stop at this many times the span of the feature: where δ lets the policy condition on the
-# maximisers there is no finite tilt, and this one is that limit to the ninth digit.
-_STRONGEST_TILT = 1e9
+_MET = 1e-8
+# Tilts stop at this many times one over the span of the feature's mean: where δ lets the policy
+# condition on the maximisers there is no finite tilt, and this one is that limit to the seventh digit.
+_STRONGEST_TILT = 1e7
 
 
 class Moments(NamedTuple):
@@ -105,18 +107,32 @@ class Tilts(eqx.Module):
         kl = jnp.maximum(self.weights @ (policy * log_ratio).sum(-1), 0.0)
         return Moments(mean, _covariance(self.weights, policy, self.features), kl)
 
-    def potential(self, c: Float[Array, " n"]) -> Float[Array, ""]:
-        """The function of c whose gradient is the mean of the features."""
+    def shift(self, c: Float[Array, " n"]) -> Float[Array, "S A"]:
+        """What c adds to the logits of the policy."""
+        return jnp.einsum("n,nsa->sa", c, self.features)
+
+    def cooled(
+        self, c: Float[Array, " n"], cold: Float[Array, " S"]
+    ) -> tuple[Moments, Float[Array, ""]]:
+        """Moments and potential where each state's logits are multiplied by a share `cold` ≤ 1."""
         if self.step == "taylor":
-            return self.moments(c).kl
+            moments = self.moments(c)
+            return moments, moments.kl
         logits = self._logits(c)
-        top = logits.max(-1)
-        return self.weights @ (top + jnp.log(jnp.exp(logits - top[:, None]).sum(-1)))
+        top = logits.max(-1, keepdims=True)
+        weight = jnp.exp(cold[:, None] * (logits - top))
+        mass = weight.sum(-1, keepdims=True)
+        policy = weight / mass
+        mean = jnp.einsum("s,sa,nsa->n", self.weights, policy, self.features)
+        centred = self.features - (policy * self.features).sum(-1, keepdims=True)
+        covariance = jnp.einsum("s,sa,nsa,jsa->nj", self.weights * cold, policy, centred, centred)
+        potential = self.weights @ (top + jnp.log(mass) / cold[:, None])[:, 0]
+        return Moments(mean, covariance, jnp.zeros(())), potential
 
     def _logits(self, c: Array) -> Array:
         # A zero of the policy stays a zero whatever the feature is there.
-        shift = jnp.einsum("n,nsa->sa", c, self.features)
-        return jnp.where(jnp.isneginf(self.log_policy), -jnp.inf, self.log_policy + shift)
+        tilted = self.log_policy + self.shift(c)
+        return jnp.where(jnp.isneginf(self.log_policy), -jnp.inf, tilted)
 
 
 def _covariance(
@@ -168,13 +184,10 @@ def improve_within(tilts: Tilts, delta: Float[Array, ""], accuracy: float = 1e-1
     nearest = jnp.zeros(len(tilts.features)).at[1:].set(start)
     met = met & (tilts.moments(nearest).kl <= delta * (1 + _MET))
 
-    def coefficients(eta: Array) -> Array:
-        c = nearest.at[0].set(eta)
-        multipliers, _ = _multipliers(tilts, c.at[1:].set(0.0), tilts.needed)
-        return c.at[1:].set(multipliers)
-
-    def kl_and_slope(eta: Array) -> tuple[Array, Array, Array]:
-        c = coefficients(eta)
+    def kl_and_slope(eta: Array) -> tuple[Array, Array, tuple[Array, Array]]:
+        c = jnp.zeros(len(tilts.features)).at[0].set(eta)
+        multipliers, kept_within = _multipliers(tilts, c, tilts.needed)
+        c = c.at[1:].set(multipliers)
         moments = tilts.moments(c)
         # Along the path the active constraints stay met, which leaves dKL = η·dE[A^r].
         active = c[1:] > 0
@@ -184,7 +197,7 @@ def improve_within(tilts: Tilts, delta: Float[Array, ""], accuracy: float = 1e-1
         )
         kept = jnp.linalg.lstsq(inner, cross)[0]
         slope = eta * jnp.maximum(moments.covariance[0, 0] - cross @ kept, 0.0)
-        return moments.kl, slope, c
+        return moments.kl, slope, (c, kept_within)
 
     size = _span(tilts, tilts.features[0])
     variance = jnp.maximum(tilts.moments(nearest).covariance[0, 0], jnp.finfo(delta.dtype).tiny)
@@ -198,43 +211,53 @@ def improve_within(tilts: Tilts, delta: Float[Array, ""], accuracy: float = 1e-1
         limit=_STRONGEST_TILT / jnp.where(size > 0, size, 1.0),
         max_steps=60,
     )
-    c = jnp.where(guess > 0, root.aux, nearest)
-    return Update(tilts.policy(c), c, met)
+    c, kept_within = root.aux
+    c = jnp.where(guess > 0, c, nearest)
+    return Update(tilts.policy(c), c, met & (kept_within | (guess <= 0)))
 
 
 def recover(tilts: Tilts, delta: Float[Array, ""]) -> Update:
     """Maximise the smallest violated linearised margin subject to E_{d^r}[KL(π‖π_k)] ≤ δ.
 
-    With t the share of the violation that is made good, the nearest policy that makes good t is a
-    projection of π_k, and its KL grows with t.
+    The solution tilts along the violated constraints alone, Σν = η; for each η the best division of it
+    is a concave problem, and the KL grows with η.
     """
-    violated = tilts.needed > 0
-    if len(violated) == 1:
+    if len(tilts.needed) == 1:
         c = _along(tilts, jnp.array([0.0, 1.0]), delta)
         return Update(tilts.policy(c), c, tilts.moments(c).mean[1] >= tilts.needed[0])
-    worst = jnp.max(tilts.needed)
+    needed = jnp.where(tilts.needed > 0, tilts.needed, -jnp.inf)
 
-    def coefficients(lift: Array) -> Array:
-        # Every violated margin is to be at least −worst + lift.
-        needed = jnp.where(violated, tilts.needed - worst + lift, -jnp.inf)
-        multipliers, _ = _multipliers(tilts, jnp.zeros(len(tilts.features)), needed)
-        return jnp.zeros(len(tilts.features)).at[1:].set(multipliers)
+    def kl_and_slope(eta: Array) -> tuple[Array, Array, Array]:
+        nu = _several_multipliers(tilts, jnp.zeros(len(tilts.features)), needed, eta)[0]
+        c = jnp.zeros(len(tilts.features)).at[1:].set(nu)
+        moments = tilts.moments(c)
+        # The margins of the violated constraints that count rise together, by dt; dKL = η·dt.
+        used = nu > 0
+        inner = jnp.where(
+            used[:, None] & used[None, :], moments.covariance[1:, 1:], jnp.eye(len(nu))
+        )
+        inverse = jnp.linalg.lstsq(inner, jnp.where(used, 1.0, 0.0))[0]
+        rise = 1 / jnp.where(inverse.sum() > 0, inverse.sum(), jnp.inf)
+        return moments.kl, eta * rise, c
 
-    def kl_and_slope(lift: Array) -> tuple[Array, Array, Array]:
-        c = coefficients(lift)
-        # The projection's optimal value changes with what is asked by its multipliers.
-        return tilts.moments(c).kl, c[1:].sum(), c
-
+    worst = jnp.argmax(tilts.needed)
+    tiny = jnp.finfo(delta.dtype).tiny
+    sizes = jax.vmap(lambda feature: _span(tilts, feature))(tilts.features[1:])
+    size = jnp.where(tilts.needed > 0, sizes, 0.0).max()
+    variance = jnp.maximum(tilts.curvature[1:, 1:][worst, worst], tiny)
+    guess = jnp.where(size > 0, jnp.sqrt(2 * delta / variance), 0.0)
+    limit = _STRONGEST_TILT / jnp.where(size > 0, size, 1.0) if tilts.step == "exact" else jnp.inf
     root = increasing_root(
         kl_and_slope,
         delta,
-        jnp.maximum(worst, 0.0) / 16,
+        guess,
         quadratic=True,
-        absolute=1e-9 * delta,
-        limit=worst,
+        absolute=1e-11 * delta,
+        limit=limit,
         max_steps=60,
     )
-    return Update(tilts.policy(root.aux), root.aux, root.x >= worst)
+    met = jnp.all(tilts.moments(root.aux).mean[1:] >= needed)
+    return Update(tilts.policy(root.aux), root.aux, met)
 
 
 def _along(tilts: Tilts, direction: Float[Array, " n"], delta: Float[Array, ""]) -> Array:
@@ -255,11 +278,16 @@ def _along(tilts: Tilts, direction: Float[Array, " n"], delta: Float[Array, ""])
 
 
 def _span(tilts: Tilts, feature: Float[Array, "S A"]) -> Float[Array, ""]:
-    """The largest difference that a feature makes in a state that counts."""
+    """How much the mean of a feature can differ between policies."""
+    return tilts.weights @ _spans(tilts, feature)
+
+
+def _spans(tilts: Tilts, feature: Float[Array, "S A"]) -> Float[Array, " S"]:
+    """The largest difference that a feature makes in each state that counts."""
     supported = ~jnp.isneginf(tilts.log_policy)
     high = jnp.where(supported, feature, -jnp.inf).max(-1)
     low = jnp.where(supported, feature, jnp.inf).min(-1)
-    return jnp.where(tilts.weights > 0, high - low, 0.0).max()
+    return jnp.where(tilts.weights > 0, high - low, 0.0)
 
 
 def _multipliers(
@@ -271,7 +299,9 @@ def _multipliers(
         return jnp.zeros(0), jnp.array(True)
     solver = _one_multiplier if count == 1 else _several_multipliers
     multipliers, mean = solver(tilts, c, needed)
-    tolerance = _MET * jnp.where(jnp.isfinite(needed), jnp.maximum(jnp.abs(needed), 1.0), 1.0)
+    spans = jax.vmap(lambda feature: _span(tilts, feature))(tilts.features[1:])
+    scale = jnp.where(jnp.isfinite(needed), jnp.maximum(jnp.abs(needed), spans), spans)
+    tolerance = _MET * jnp.maximum(scale, 1.0)
     return multipliers, jnp.all(mean >= needed - tolerance)
 
 
@@ -291,6 +321,8 @@ def _one_multiplier(tilts: Tilts, c: Array, needed: Array) -> tuple[Array, Array
         supported = ~jnp.isneginf(tilts.log_policy)
         best = jnp.where(supported, tilts.features[1], -jnp.inf).max(-1)
         start = jnp.where(tilts.weights @ best >= needed[0], start, 0.0)
+    else:
+        start = jnp.where(at_zero.covariance[1, 1] > 0, start, 0.0)
     accuracy = 1e-13 * (1 + jnp.abs(needed[0]) + jnp.abs(at_zero.mean[1]))
     root = increasing_root(
         gain_and_slope, missing, start, quadratic=False, tolerance=0.0, absolute=accuracy
@@ -299,54 +331,98 @@ def _one_multiplier(tilts: Tilts, c: Array, needed: Array) -> tuple[Array, Array
     return root.x[None], mean[None]
 
 
-def _several_multipliers(tilts: Tilts, c: Array, needed: Array) -> tuple[Array, Array]:
-    """Projected Newton on the dual, ν·needed − log-partition, over ν ≥ 0; and the means there."""
-    count = len(needed)
-    asked = jnp.isfinite(needed)
-    target = jnp.where(asked, needed, 0.0)
+def _several_multipliers(
+    tilts: Tilts, c: Array, needed: Array, total: Array | None = None
+) -> tuple[Array, Array]:
+    """ν ≥ 0 that maximises ν·needed − log-partition, and the means of the features there.
 
-    def look(nu: Array) -> _DualPoint:
-        moved = c.at[1:].add(nu)
-        moments = tilts.moments(moved)
+    With a total, among the ν ≥ 0 with Σν = total.
+
+    Where a state hardly counts, or its policy is nearly settled, its log-partition is nearly a maximum
+    of linear functions, and Newton's method would jump from side to side of its kinks. Those states
+    are warmed up, to logits of moderate size, and cooled down in stages.
+    """
+    count = len(needed)
+    asked, tiny = jnp.isfinite(needed), jnp.finfo(c.dtype).tiny
+    target = jnp.where(asked, needed, 0.0)
+    features = tilts.features[1:]
+    spans = jax.vmap(lambda feature: _spans(tilts, feature))(features)
+    spans = jnp.where(asked[:, None], spans, 0.0)
+    # A multiplier's unit is the one that moves some logit by one.
+    unit = 1 / jnp.maximum(spans.max(-1), tiny)
+    if total is None:
+        typical = jnp.maximum(spans @ tilts.weights, tiny)[:, None]
+        origin = jnp.zeros(count)
+        sharpness = jnp.maximum((spans / typical).max(0), _spans(tilts, tilts.shift(c)))
+    else:
+        origin = jnp.zeros(count).at[jnp.argmax(needed)].set(total)
+        sharpness = spans.max(0) * total
+    accuracy = 1e-13 * (1 + jnp.abs(target).max())
+
+    def look(nu: Array, heat: Array) -> _DualPoint:
+        cold = jnp.minimum(1.0, heat / jnp.maximum(sharpness, tiny))
+        moments, potential = tilts.cooled(c.at[1:].add(nu), cold)
         gradient = jnp.where(asked, target - moments.mean[1:], -1.0)
+        if total is not None:
+            # What a multiplier gains over those that it takes from.
+            gradient = jnp.where(asked, gradient - nu @ gradient / total, -1.0)
         free = asked & ((nu > 0) | (gradient > 0))
         return _DualPoint(
             nu=nu,
             mean=moments.mean[1:],
-            value=nu @ target - tilts.potential(moved),
+            value=nu @ target - potential,
             gradient=jnp.where(free, gradient, 0.0),
             curvature=moments.covariance[1:, 1:],
             free=free,
         )
 
-    def body(
-        state: tuple[_DualPoint, Array, Array, Array],
-    ) -> tuple[_DualPoint, Array, Array, Array]:
-        point, damping, _, step = state
+    def step_from(point: _DualPoint, reach: Array) -> Array:
+        """Levenberg's step, no longer than `reach`, in logits; as reach grows it becomes Newton's."""
         free = point.free
-        ridge = damping * jnp.maximum(jnp.diag(point.curvature), jnp.finfo(point.nu.dtype).tiny)
+        gradient = point.gradient * unit
+        ridge = jnp.maximum(jnp.abs(gradient).max() / reach, tiny)
         hessian = jnp.where(free[:, None] & free[None, :], point.curvature, 0.0)
-        hessian = hessian + jnp.diag(jnp.where(free, ridge, 1.0))
-        move = jnp.linalg.solve(hessian, point.gradient)
+        hessian = hessian * unit[:, None] * unit[None, :] + jnp.diag(jnp.where(free, ridge, 1.0))
+        move = jnp.linalg.solve(hessian, gradient) * unit
+        if total is not None:
+            level = jnp.linalg.solve(hessian, jnp.where(free, unit, 0.0)) * unit
+            move = move - level * (move.sum() / level.sum())
         move = jnp.where(free & jnp.isfinite(move), move, 0.0)
-        proposal = look(jnp.maximum(point.nu + move, 0.0))
+        moved = jnp.maximum(point.nu + move, 0.0)
+        return moved if total is None else moved * (total / moved.sum())
+
+    def body(search: _DualSearch) -> _DualSearch:
+        point, last = search.point, jnp.all(sharpness <= search.heat)
+        goal = jnp.where(last, accuracy, 1e-3 * (1 + jnp.abs(target).max()))
+        proposal = look(step_from(point, search.reach), search.heat)
         slope, new_slope = jnp.abs(point.gradient).max(), jnp.abs(proposal.gradient).max()
         # Close to the optimum the dual is flat to rounding; there the gradient decides.
         flat = proposal.value >= point.value - 1e-14 * (1 + jnp.abs(point.value))
         better = (proposal.value > point.value) | (flat & (new_slope <= 0.5 * slope))
-        done = (jnp.minimum(slope, new_slope) <= accuracy) | (damping > 1e12)
-        better = better & (slope > accuracy)
-        damping = jnp.where(better, jnp.maximum(damping / 10, 1e-12), damping * 30)
+        better = better & (slope > goal)
         point = _DualPoint(*(jnp.where(better, a, b) for a, b in zip(proposal, point, strict=True)))
-        return point, damping, done, step + 1
+        length = (jnp.abs(proposal.nu - search.point.nu) / unit).max()
+        reach = jnp.where(better, search.reach * 10, jnp.minimum(search.reach, length) / 8)
+        reach = jnp.clip(reach, 1e-30, 1e200)
+        settled = (jnp.minimum(slope, new_slope) <= goal) | (reach < 1e-20)
+        settled = settled | (~last & (search.steps >= 20))
+        done = settled & last
+        cooler = settled & ~last
+        heat = jnp.where(cooler, search.heat * 8, search.heat)
+        point = lax.cond(cooler, lambda: look(point.nu, heat), lambda: point)
+        return _DualSearch(
+            point,
+            jnp.where(cooler, 1e3, reach),
+            heat,
+            done | (last & (search.steps >= 300)),
+            jnp.where(cooler, 0, search.steps + 1),
+        )
 
-    def unfinished(state: tuple[_DualPoint, Array, Array, Array]) -> Array:
-        return ~state[2] & (state[3] < 200)
-
-    accuracy = 1e-13 * (1 + jnp.abs(target).max())
-    start = (look(jnp.zeros(count)), jnp.array(1e-12), jnp.array(False), jnp.array(0))
-    point = lax.while_loop(unfinished, body, start)[0]
-    return point.nu, point.mean
+    heat = jnp.array(1e2)
+    zero = jnp.array(0)
+    start = _DualSearch(look(origin, heat), jnp.array(1e3), heat, jnp.array(False), zero)
+    found = lax.while_loop(lambda search: ~search.done, body, start)
+    return found.point.nu, found.point.mean
 
 
 class _DualPoint(NamedTuple):
@@ -358,3 +434,13 @@ class _DualPoint(NamedTuple):
     gradient: Float[Array, " m"]
     curvature: Float[Array, "m m"]
     free: Bool[Array, " m"]
+
+
+class _DualSearch(NamedTuple):
+    """Where the search for multipliers is: how far a step may go, and how warm the states still are."""
+
+    point: _DualPoint
+    reach: Float[Array, ""]
+    heat: Float[Array, ""]
+    done: Bool[Array, ""]
+    steps: Int[Array, ""]

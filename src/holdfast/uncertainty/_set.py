@@ -96,7 +96,9 @@ class UncertaintySet(eqx.Module):
     ) -> Bool[Array, "*rows"]:
         """Whether q is a distribution in the set, up to rounding."""
         radius = self.radius
-        inside = self.divergence(p, q) <= radius * (1 + tolerance) + _ROUNDING
+        divergence = self.divergence(p, q)
+        # An infinite radius frees a row within the set's own reach, not beyond it.
+        inside = (divergence <= radius * (1 + tolerance) + _ROUNDING) & (divergence < np.inf)
         return inside & (abs(q.sum(-1) - 1) <= tolerance) & (q >= -tolerance).all(-1)
 
     def scaled(self, factor: ArrayLike) -> Self:

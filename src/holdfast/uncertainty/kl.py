@@ -47,6 +47,8 @@ class KL(UncertaintySet):
 
     def __init__(self, radius: ArrayLike, *, max_steps: int = 200) -> None:
         super().__init__(radius)
+        if max_steps < 1:
+            raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
         self.max_steps = max_steps
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -72,7 +74,7 @@ class KL(UncertaintySet):
         if guess is not None:
             hinted = jnp.clip(guess * scaled.span, start * 1e-2, start * 1e6)
             start = jnp.where(guess > 0, hinted, start)
-        start = jnp.where(trivial, 0.0, jnp.clip(start, 1e-150, 1e150))
+        start = jnp.where(trivial, 0.0, _clip(start))
 
         def divergence_and_slope(beta: Array) -> tuple[Array, Array, _Moments]:
             tilt = _Moments.of(p, scaled, beta)
@@ -144,8 +146,15 @@ class KL(UncertaintySet):
 
         whole = member(jnp.ones_like(radius))
         inside = self.divergence(p, whole) <= radius
-        strength = jnp.where(inside, 1.0, jnp.minimum(self.respond(p, -exponent).multiplier, 1.0))
-        return jnp.where(inside[..., None], whole, member(strength))
+        multiplier = jnp.minimum(self.respond(p, -exponent).multiplier, 1.0)
+        # No multiplier, but a radius: it is large enough to reach the largest logit itself.
+        strength = jnp.where(inside | ((multiplier == 0) & (radius > 0)), 1.0, multiplier)
+        tilted = member(strength)
+        # Outside by more than rounding only where the search was stopped early: back along a line.
+        divergence = self.divergence(p, tilted)
+        outside = divergence > radius * (1 + 1e-10) + 1e-15
+        share = jnp.where(outside, radius / jnp.where(outside, divergence, 1.0), 1.0)[..., None]
+        return (1 - share) * p + share * tilted
 
     def _project_kl(self, p: Array, q: Array) -> Array:
         """The member is ∝ q^{1−t}·p^t: a tilt of p by log(q/p)."""
@@ -185,7 +194,7 @@ class KL(UncertaintySet):
         mean = (p * offset).sum(-1)
         variance = (p * (offset - mean[..., None]) ** 2).sum(-1)
         start = jnp.sqrt(2 * radius / jnp.maximum(variance, jnp.finfo(p.dtype).tiny))
-        start = jnp.where(inside | (radius == 0), 0.0, jnp.clip(start, 1e-150, 1e150))
+        start = jnp.where(inside | (radius == 0), 0.0, _clip(start))
         edge = increasing_root(
             divergence_and_slope, radius, start, quadratic=True, tolerance=1e-14
         ).aux
@@ -194,6 +203,12 @@ class KL(UncertaintySet):
         divergence = jnp.maximum(self.divergence(p, edge), jnp.finfo(p.dtype).tiny)
         edge = p + jnp.minimum(1.0, radius / divergence)[..., None] * (edge - p)
         return jnp.where((radius == 0)[..., None], p, jnp.where(inside[..., None], nearest, edge))
+
+
+def _clip(start: Array) -> Array:
+    """A start whose square neither overflows nor vanishes."""
+    limits = jnp.finfo(start.dtype)
+    return jnp.clip(start, limits.tiny**0.5, limits.max**0.5)
 
 
 class _Scaled(NamedTuple):
@@ -232,8 +247,9 @@ class _Moments(NamedTuple):
     @classmethod
     def of(cls, p: Array, scaled: _Scaled, beta: Array) -> _Moments:
         # For small β the moments are the nominal ones plus a correction built from exp(x) − 1: the
-        # divergence is of order β², and plain sums would lose it to rounding.
-        small = beta < 1
+        # divergence is of order β², and plain sums would lose it to rounding. (Further up, log1p is
+        # less exact than log.)
+        small = beta < 0.4
         exponent = -beta[..., None] * scaled.u
         weight = p * jnp.where(small[..., None], jnp.expm1(exponent), jnp.exp(exponent))
         zeroth = weight.sum(-1)
