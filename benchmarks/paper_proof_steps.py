@@ -22,8 +22,8 @@ import holdfast as hf
 from holdfast.tabular.algorithms._trust_region import _compiled_update
 from holdfast.tabular.algorithms.rcpo import improve_then_project
 from holdfast.tabular.bounds import step_bounds
-from holdfast.tabular.steps import Tilts
 from holdfast.tabular.table import layout_of
+from holdfast.tabular.tilts import Tilts
 from holdfast.tabular.worst_case import Dual, outlook_under, worst_outlook
 
 DELTA = 0.01

@@ -19,8 +19,8 @@ import numpy as np
 from jax.scipy.special import rel_entr
 from jaxtyping import Array, Float
 
-from holdfast.tabular.steps import Tilts
 from holdfast.tabular.table import Table, padded_size
+from holdfast.tabular.tilts import Tilts
 from holdfast.tabular.values import Outlook
 from holdfast.tabular.worst_case import Dual, outlook_under, worst_outlook
 

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from holdfast.tabular.bounds import no_step_bounds, step_bounds
-from holdfast.tabular.steps import Step
 from holdfast.tabular.table import Layout, Table
+from holdfast.tabular.tilts import Step
 from holdfast.tabular.values import Outlook
 from holdfast.tabular.worst_case import WorstCase, nominal_outlook, worst_outlook
 

@@ -13,7 +13,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from holdfast.tabular.algorithms._run import Run, is_feasible, worst_margins
-from holdfast.tabular.steps import Step, Tilts, Update, improve_within, project, recover
+from holdfast.tabular.steps import Update, improve_within, project, recover
+from holdfast.tabular.tilts import Step, Tilts
 from holdfast.tabular.values import Outlook, without_kernel
 from holdfast.tabular.worst_case import outlook_under
 

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._trust_region import trust_region_loop
-from holdfast.tabular.steps import Tilts, Update, improve, project
+from holdfast.tabular.steps import Update, improve, project
+from holdfast.tabular.tilts import Tilts
 
 
 def rcpo(run: Run) -> Float[Array, "S A"]:
