@@ -10,7 +10,7 @@ demo: $(VENV)/installed
 
 # One thread a process: two workers whose linear algebra waits for each other's threads are slow.
 test: lint
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist worksteal
 
 lint: $(VENV)/tested
 	$(BIN)/ruff check

@@ -48,11 +48,11 @@ def test_the_bounds_are_tight_where_nothing_changes(oracle):
         np.testing.assert_allclose(bounds[name], 0, atol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("safeguard", ["project", None])
 def test_histories_never_break_them(oracle, seed, safeguard):
     model = oracle.random_model(seed, slack=0.05)
-    history = hf.solve(model, iterations=15, seed=seed, bounds=True, safeguard=safeguard).history
+    history = hf.solve(model, iterations=8, seed=seed, bounds=True, safeguard=safeguard).history
     change, error = history["reward_change"][1:], 2 * history["error"].max()
     np.testing.assert_allclose(change, np.diff(history["reward"]), atol=1e-12)
     assert np.all(change >= history["lemma_bound"][1:] - error)
@@ -74,7 +74,7 @@ def test_the_linearised_margin_is_the_projections_own(oracle):
     np.testing.assert_allclose(met, 0, atol=1e-7)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_occupancy_ratio_bounds_every_kernel_of_the_set(oracle, seed):
     model = oracle.random_model(seed, states=4, radius=0.05)
     rng = np.random.default_rng(seed)

@@ -149,7 +149,7 @@ def test_next_state_features_miss_a_reward_on_the_transition(oracle):
     assert found.error >= found.worst - truth
 
 
-@pytest.mark.parametrize("max_steps", [1, 2, 3])
+@pytest.mark.parametrize("max_steps", [1, 3])
 @pytest.mark.parametrize("name", PAPER)
 def test_a_response_stopped_early_shows_as_a_large_error(oracle, name, max_steps):
     model = hf.environments.MODELS[name]()
