@@ -24,7 +24,8 @@ class Root(NamedTuple):
         x: the last point that was looked at.
         aux: what the function returned there besides its value and slope; zeros in rows that were
             marked as done from the start.
-        converged: whether the tolerance was met.
+        converged: whether the row is done: the tolerance was met, x is at the limit, or the bracket
+            cannot shrink any more.
         steps: how many points were looked at.
     """
 

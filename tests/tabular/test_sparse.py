@@ -9,7 +9,7 @@ from holdfast.tabular import sparse
 
 @pytest.fixture
 def always_sparse(monkeypatch):
-    monkeypatch.setattr(sparse, "_DENSE_STATES", 0)
+    monkeypatch.setattr(sparse, "DENSE_STATES", 0)
 
 
 def copy_of(model):
@@ -22,7 +22,7 @@ def test_sparse_and_dense_evaluations_agree(oracle, name, monkeypatch):
     model = hf.environments.MODELS[name]()
     policy = oracle.random_policy(model, np.random.default_rng(0))
     dense = hf.evaluate(model, policy)
-    monkeypatch.setattr(sparse, "_DENSE_STATES", 0)
+    monkeypatch.setattr(sparse, "DENSE_STATES", 0)
     found = hf.evaluate(copy_of(model), policy)
     assert found.error < 1e-8
     for one, other in zip(
@@ -40,7 +40,7 @@ def test_sparse_and_dense_evaluations_agree(oracle, name, monkeypatch):
 def test_solving_takes_the_same_way(oracle, always_sparse, monkeypatch):
     model = hf.environments.gambler()
     found = hf.solve(model, iterations=12)
-    monkeypatch.setattr(sparse, "_DENSE_STATES", 10_000)
+    monkeypatch.setattr(sparse, "DENSE_STATES", 10_000)
     dense = hf.solve(copy_of(model), iterations=12)
     np.testing.assert_allclose(found.history["reward"], dense.history["reward"], atol=1e-5)
     np.testing.assert_allclose(found.history["margins"], dense.history["margins"], atol=1e-5)
@@ -63,7 +63,7 @@ def test_what_would_take_too_long_is_refused(oracle):
     model = hf.environments.n_chain(nodes=3000)
     policy = np.full((3000, 2), 0.5)
     with pytest.raises(
-        ValueError, match="worst_case: a model of over 1536 states is evaluated by 'dual'"
+        ValueError, match="worst_case: lists of over 1024 states are evaluated by 'dual' only"
     ):
         hf.evaluate(model, policy, worst_case="tilted")
     with pytest.raises(ValueError, match="bounds: they take 2S robust evaluations"):

@@ -27,12 +27,12 @@ from holdfast.tabular.values import (
 )
 
 # Up to this many states the dense factors are faster.
-_DENSE_STATES = 1024
+DENSE_STATES = 1024
 
 
 def is_sparse(table: Table) -> bool:
     """Whether a model is large, and given as lists."""
-    return table.successors is not None and table.states > _DENSE_STATES
+    return table.successors is not None and table.states > DENSE_STATES
 
 
 class SparseChain:

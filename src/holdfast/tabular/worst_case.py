@@ -112,7 +112,7 @@ def check_method(method: WorstCase, table: Table) -> None:
     """Raises a ValueError where the method cannot serve the model, before any work."""
     if sparse.is_sparse(table) and not isinstance(method, Dual):
         raise ValueError(
-            f"worst_case: a model of over {table.states // 2} states is evaluated by 'dual' only"
+            f"worst_case: lists of over {sparse.DENSE_STATES} states are evaluated by 'dual' only"
         )
     if not isinstance(method, Tilted):
         return
