@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from holdfast._model import Kernel, RobustCMDP, at_least
-from holdfast.environments._arguments import check_probability, check_whole_number
+from holdfast._arguments import check_probability, check_whole_number
 from holdfast.uncertainty import KL
 
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments that the models share."""
+"""Checks of arguments that many functions share."""
 
 from __future__ import annotations
 

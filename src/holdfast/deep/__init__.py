@@ -1,0 +1,1 @@
+"""Simulators: policies trained by deep reinforcement learning against learned worst-case kernels."""

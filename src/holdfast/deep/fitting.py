@@ -1,0 +1,85 @@
+"""Gradient steps on parts of a batch: critics, and the frame that adversaries share with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jaxtyping import Array, Float
+
+from holdfast.deep.networks import MLP, Critic
+
+Carry = TypeVar("Carry")
+
+
+def over_minibatches(
+    carry: Carry,
+    data: Any,
+    update: Callable[[Carry, Any], Carry],
+    *,
+    epochs: int,
+    minibatches: int,
+) -> Carry:
+    """Runs `update` on each part of the data in turn, `epochs` times over.
+
+    Data are arrays (time, episodes, …). Episodes are independent of each other, so that any division of
+    them is a random one: no shuffling. The few left over by the division are not used.
+    """
+
+    def divided(leaf: Array) -> Array:
+        size = leaf.shape[1] // minibatches
+        parts = leaf[:, : size * minibatches]
+        parts = parts.reshape(leaf.shape[0], minibatches, size, *leaf.shape[2:])
+        return jnp.moveaxis(parts, 1, 0)
+
+    parts = jax.tree.map(divided, data)
+
+    def epoch(carry: Carry, _: None) -> tuple[Carry, None]:
+        return lax.scan(lambda c, part: (update(c, part), None), carry, parts)
+
+    return lax.scan(epoch, carry, None, length=epochs)[0]
+
+
+def fit_critic(
+    critic: Critic,
+    optimiser: optax.GradientTransformation,
+    state: optax.OptState,
+    inputs: Float[Array, "time episodes inputs"],
+    targets: Float[Array, "time episodes"],
+    alive: Float[Array, "time episodes"],
+    *,
+    epochs: int,
+    minibatches: int,
+) -> tuple[Critic, optax.OptState]:
+    """Least squares on λ-returns, in units of their spread."""
+    returns = critic.returns.updated(targets[..., None], alive)
+    # The last few batches decide: returns grow as the policy learns.
+    returns = eqx.tree_at(
+        lambda r: r.count, returns, jnp.minimum(returns.count, 10.0 * alive.sum())
+    )
+    mean, std = returns.mean[0], jnp.sqrt(returns.square[0]) + 1e-8
+    goals = (targets - mean) / std
+
+    def loss(network: MLP, part: tuple[Array, Array, Array]) -> Array:
+        x, goal, weight = part
+        return (weight * (network(x)[..., 0] - goal) ** 2).sum() / jnp.maximum(weight.sum(), 1.0)
+
+    def update(carry: tuple[MLP, optax.OptState], part: Any) -> tuple[MLP, optax.OptState]:
+        network, state = carry
+        gradient = jax.grad(loss)(network, part)
+        changes, state = optimiser.update(gradient, state, network)
+        return optax.apply_updates(network, changes), state
+
+    network, state = over_minibatches(
+        (critic.network, state),
+        (inputs, goals, alive.astype(jnp.float32)),
+        update,
+        epochs=epochs,
+        minibatches=minibatches,
+    )
+    return Critic(network, returns), state

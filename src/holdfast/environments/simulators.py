@@ -1,0 +1,39 @@
+"""Simulators by name: for each, what makes one with its options."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.deep.environment import Environment
+from holdfast.environments import MODELS
+from holdfast.environments.linear_gaussian import LinearGaussian
+from holdfast.environments.point_gather import PointGather
+from holdfast.environments.table_simulator import TableSimulator
+
+
+def _table(name: str, **options: Any) -> TableSimulator:
+    return TableSimulator(MODELS[name](), name=name, **options)
+
+
+SIMULATORS: dict[str, Callable[..., Environment]] = {
+    "point-gather": PointGather,
+    "linear-gaussian": LinearGaussian,
+    **{name: functools.partial(_table, name) for name in MODELS},
+}
+
+
+def simulator_from(description: Mapping[str, Any]) -> Environment | None:
+    """The simulator that a description is of; None where it is not one of these.
+
+    Example:
+        >>> env = SIMULATORS["point-gather"](horizon=20)
+        >>> simulator_from(env.description()).horizon
+        20
+    """
+    make = SIMULATORS.get(description.get("name", ""))
+    if make is None:
+        return None
+    env = make(**description.get("options", {}))
+    return env if env.description() == dict(description) else None
