@@ -45,6 +45,8 @@ def call(*arguments, **environment):
         (["reproduce", "--help"], "holdfast reproduce gambler n-chain --seeds 2"),
         (["solve", "--help"], "Exit codes: 0 the policy is feasible, 3 it is not"),
         (["certify", "--help"], "Exit codes: 0 the policy is feasible, 3 it is not"),
+        (["train", "--help"], "holdfast train point-gather --algorithm rcpo --radius 0.2"),
+        (["stress", "--help"], "holdfast stress runs/train/point-gather-rcpo-radius-0.2"),
         (["--version"], f"holdfast {hf.__version__}"),
     ],
 )
@@ -95,6 +97,27 @@ def bad_inputs(folder):
         "certify gambler damaged.npz": "damaged.npz",
         "certify gambler small.npy": "policy",
         "certify gambler negative.npy": "policy",
+        "train casino": "'casino'",
+        "train n-chain --algorithm magic": "'magic'",
+        "train n-chain --algorithm pcpo --radius 0.2": "radius",
+        "train n-chain --radius -1": "radius",
+        "train n-chain --cost-limit 1 2": "cost_limit",
+        "train n-chain --iterations 0": "iterations",
+        "train n-chain --batch-size 0": "batch_size",
+        "train n-chain --limit-on week": "limit_on",
+        "train n-chain --seeds 0": "seeds",
+        "train n-chain --seeds 2 --seed 1": "seed",
+        "train n-chain --seed -1": "seed",
+        "train n-chain --discount 2": "discount",
+        "train n-chain --adversary.kernel gaussian-mixture": "kernel",
+        "train n-chain --out file": "file",
+        "train n-chain --out file/deeper": "file",
+        "stress missing": "missing",
+        "stress file": "file",
+        "stress .": "holds no training run",
+        "stress file --parameters speed": "parameters",
+        "stress file --parameters speed=fast": "parameters",
+        "stress file --out file": "file",
     }
 
 
@@ -209,6 +232,79 @@ def test_certify_says_by_its_exit_code_whether_it_is_feasible(main, capsys, poli
     assert main("certify gambler policy.npy") == code
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("feasible" if code == 0 else "NOT feasible")
+
+
+TRAIN = "train n-chain --algorithm pcpo --limit-on discounted --batch-size 180 --seeds 2"
+
+
+def test_train_writes_a_folder_that_stress_reads(main, tmp_path, capsys):
+    command = f"{TRAIN} --iterations 4"
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert "n-chain, PCPO, minus utility ≤ -6: the last iteration" in out
+    assert "mean" in out
+    assert "written to runs/train/n-chain-pcpo\n" in out
+    assert str(tmp_path) not in out
+    lines = err.splitlines()
+    assert lines[0] == "n-chain, PCPO, minus utility ≤ -6: 4 iterations, 2 seeds"
+    assert [line[:5] for line in lines[1:]] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
+    assert "2 of 2 seeds within); KL 0.0" in lines[-1]
+    folder = tmp_path / "runs" / "train" / "n-chain-pcpo"
+    assert hf.load(folder / "agent-1.safetensors").environment.name == "n-chain"
+
+    assert main(command) == 0
+    again = capsys.readouterr()
+    assert again.out == out
+    assert again.err.splitlines()[1:] == ["all of them were done before"]
+
+    assert main(f"{TRAIN} --iterations 5") == 0
+    assert capsys.readouterr().err.splitlines()[1] == "going on from iteration 4"
+    assert main(f"{TRAIN} --iterations 5 --cost-limit -1000") == 2
+    assert "limits [-6.0], not [-1000.0]" in capsys.readouterr().err
+
+    # What was measured at the end decides the exit code.
+    metrics = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    rows[-1]["costs"] = [-5.9]
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(f"{TRAIN} --iterations 5") == 3
+    assert "over a limit: seed 1\n" in capsys.readouterr().out
+
+    few = "--radii 0 --episodes 20 --restarts 1 --updates 1"
+    assert main(f"stress runs/train/n-chain-pcpo {few}") == 0
+    found = capsys.readouterr().out
+    assert "n-chain, pcpo-0, pcpo-1: mean over 20 episodes" in found
+    assert "critical radius of minus utility" in found
+    assert "written to runs/train/n-chain-pcpo/stress.json\n" in found
+    assert main(f"stress runs/train/n-chain-pcpo/agent-1.safetensors {few} --json --out new") == 0
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == json.loads(Path("new/stress.json").read_text())
+    assert json.loads(printed)["agents"] == ["pcpo-1"]
+
+
+def test_a_simulator_that_fails_is_a_sentence_and_exit_code_1(main, capsys, monkeypatch):
+    from holdfast.deep import loop
+
+    def broken(run, out, progress):
+        raise hf.TrainingError("n-chain returned something that is not a finite number")
+
+    monkeypatch.setattr(loop.Run, "train", broken)
+    assert main(TRAIN) == 1
+    err = capsys.readouterr().err
+    assert (
+        err.splitlines()[-1] == "holdfast: n-chain returned something that is not a finite number"
+    )
+
+
+def test_an_interrupted_training_says_how_to_go_on(main, capsys, monkeypatch):
+    from holdfast.deep import loop
+
+    def interrupted(run, out, progress):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.Run, "train", interrupted)
+    assert main(TRAIN) == 130
+    assert "the same command goes on" in capsys.readouterr().err
 
 
 def test_the_command_line_keeps_compiled_programs(tmp_path):

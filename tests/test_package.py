@@ -17,22 +17,41 @@ def run_python(code: str) -> str:
 
 
 def test_importing_holdfast_imports_nothing_heavy():
-    heavy = "{'jax', 'numpy', 'scipy', 'matplotlib', 'gymnasium', 'rich', 'tyro'}"
+    heavy = "{'jax', 'numpy', 'scipy', 'matplotlib', 'gymnasium', 'rich', 'tyro', 'optax'}"
     code = f"import sys, holdfast; print(sorted({heavy} & set(sys.modules)))"
     assert run_python(code) == "[]"
 
 
 def test_the_core_needs_only_the_core():
-    """Tables run where Gymnasium, matplotlib, tyro and rich are not installed."""
+    """Tables run where Gymnasium, matplotlib, tyro and rich are not installed; and training is there."""
     code = """
 import sys
-for name in ("gymnasium", "matplotlib", "tyro", "rich", "cvxpy"):
+for name in ("gymnasium", "matplotlib", "tyro", "rich", "cvxpy", "tensorboard"):
     sys.modules[name] = None
 import holdfast as hf
 solution = hf.solve(hf.environments.n_chain(), iterations=2)
+hf.train, hf.stress, hf.load
 print(hf.certify(hf.environments.n_chain(), solution.policy).feasible)
 """
     assert run_python(code) == "True"
+
+
+def test_tables_load_nothing_of_the_deep_part():
+    code = """
+import sys, holdfast as hf
+hf.environments.n_chain()
+print([name for name in sys.modules if name.startswith("holdfast.deep") or name == "optax"])
+"""
+    assert run_python(code) == "[]"
+
+
+def test_the_environments_that_are_public_are_there():
+    for name in hf.environments.__all__:
+        assert getattr(hf.environments, name) is not None
+    assert dir(hf.environments) == sorted(hf.environments.__all__)
+    assert set(hf.environments.MODELS) < set(hf.environments.SIMULATORS)
+    with pytest.raises(AttributeError, match=r"environments' has no attribute 'casino'"):
+        _ = hf.environments.casino
 
 
 def test_every_public_name_is_there_and_documented():
@@ -50,7 +69,7 @@ def test_an_unknown_name_is_an_attribute_error():
 def test_the_contract_names_are_public():
     contract = {
         "RobustCMDP", "Kernel", "KL", "at_least", "at_most", "evaluate", "solve", "certify",
-        "environments", "from_gymnasium",
+        "environments", "from_gymnasium", "train", "load", "stress", "Agent", "Stress",
     }  # fmt: skip
     assert contract <= set(hf.__all__)
 

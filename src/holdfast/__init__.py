@@ -1,6 +1,7 @@
 """Holdfast: policies that keep their constraints when the world is not the model.
 
-Three verbs for tables: `evaluate`, `solve`, `certify`, each on a `RobustCMDP`.
+Three verbs for tables: `evaluate`, `solve`, `certify`, each on a `RobustCMDP`. Two for simulators:
+`train` gives an `Agent`, and `stress` puts it under kernels that it was not trained on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,12 @@ from holdfast._version import __version__
 if TYPE_CHECKING:
     from holdfast import environments, uncertainty
     from holdfast._model import Constraint, Kernel, RobustCMDP, at_least, at_most
+    from holdfast.deep.agent import Agent, load
+    from holdfast.deep.configuration import AdversarySettings, Settings
+    from holdfast.deep.loop import TrainingError
+    from holdfast.deep.stress import stress
+    from holdfast.deep.stress_result import Stress
+    from holdfast.deep.train import train
     from holdfast.environments._gymnasium import from_gymnasium
     from holdfast.tabular.certify import Certificate, certify
     from holdfast.tabular.evaluate import Evaluation, evaluate
@@ -22,6 +29,8 @@ if TYPE_CHECKING:
 
 # Loaded when first used (PEP 562), so that `import holdfast` costs nothing.
 _HOME = {
+    "AdversarySettings": "holdfast.deep.configuration",
+    "Agent": "holdfast.deep.agent",
     "Certificate": "holdfast.tabular.certify",
     "Constraint": "holdfast._model",
     "Dual": "holdfast.tabular.worst_case",
@@ -30,20 +39,28 @@ _HOME = {
     "Kernel": "holdfast._model",
     "ProjectedGradient": "holdfast.tabular.worst_case",
     "RobustCMDP": "holdfast._model",
+    "Settings": "holdfast.deep.configuration",
     "Solution": "holdfast.tabular.solve",
+    "Stress": "holdfast.deep.stress_result",
     "Tilted": "holdfast.tabular.worst_case",
+    "TrainingError": "holdfast.deep.loop",
     "at_least": "holdfast._model",
     "at_most": "holdfast._model",
     "certify": "holdfast.tabular.certify",
     "environments": "",
     "evaluate": "holdfast.tabular.evaluate",
     "from_gymnasium": "holdfast.environments._gymnasium",
+    "load": "holdfast.deep.agent",
     "solve": "holdfast.tabular.solve",
+    "stress": "holdfast.deep.stress",
+    "train": "holdfast.deep.train",
     "uncertainty": "",
 }
 
 __all__ = [
     "KL",
+    "AdversarySettings",
+    "Agent",
     "Certificate",
     "Constraint",
     "Dual",
@@ -51,8 +68,11 @@ __all__ = [
     "Kernel",
     "ProjectedGradient",
     "RobustCMDP",
+    "Settings",
     "Solution",
+    "Stress",
     "Tilted",
+    "TrainingError",
     "__version__",
     "at_least",
     "at_most",
@@ -60,7 +80,10 @@ __all__ = [
     "environments",
     "evaluate",
     "from_gymnasium",
+    "load",
     "solve",
+    "stress",
+    "train",
     "uncertainty",
 ]
 

@@ -32,5 +32,10 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Writes a text file whole or not at all."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a file whole or not at all."""
     with atomic_write(path) as file:
-        file.write(text.encode())
+        file.write(data)

@@ -61,6 +61,7 @@ class Probe(eqx.Module):
     candidates: jax.Array
 
     def draw(self, key, situation):
+        del key
         rows = len(situation.inputs)
         fixed = jnp.broadcast_to(self.candidates[:, None], (CANDIDATES, rows, CANDIDATES))
         return situation.lookahead(fixed).T

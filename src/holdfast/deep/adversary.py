@@ -94,8 +94,7 @@ def attack(
     deterministic: bool = False,
 ) -> Nature:
     """One update of a signal's kernel against a policy, on a batch of its own; its critic follows."""
-    episodes = -(-settings.batch_size // env.horizon)
-    episodes = -(-episodes // settings.minibatches) * settings.minibatches
+    episodes = settings.episodes(env.horizon)
     pathwise = settings.gradient == "pathwise" and hasattr(nature.kernel, "network")
     batch = rollout(
         env,
@@ -183,16 +182,15 @@ def _pathwise(
     kernel: Any = nature.kernel
     critic = nature.critic
     horizon = len(batch.alive)
-    times = jnp.broadcast_to(
-        (jnp.arange(horizon)[:, None] + 1) / horizon, batch.alive.shape
-    )
+    times = jnp.broadcast_to((jnp.arange(horizon)[:, None] + 1) / horizon, batch.alive.shape)
     keys = jax.random.split(jax.random.fold_in(key, 1), batch.alive.shape)
 
     def lookahead(state: Any, action: Array, time: Array, disturbance: Array) -> Array:
         there = env.step(state, action, disturbance)
         worth = jnp.concatenate([there.reward[None], -there.costs])[index]
         value = critic(sight.of_critic(env.features(there.state), time))
-        return worth + signal.discount * value * ~there.terminated
+        over = there.terminated | (sight.clock & (time >= 1))
+        return worth + jnp.where(over, 0.0, signal.discount * value)
 
     def loss(network: MLP, part: tuple) -> Array:
         states, actions, x, log_nominal, time, weight, key = part

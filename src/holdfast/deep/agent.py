@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from holdfast._model import RobustCMDP
 from holdfast._version import __version__
 from holdfast.deep import checkpoint
 from holdfast.deep.configuration import Settings
 from holdfast.deep.environment import Box, Discrete, Environment
 from holdfast.deep.networks import Normaliser, Policy
 
-_SUFFIX = ".safetensors"
+# Of `Normaliser.__call__`, here in NumPy; a test holds the two together.
+_CLIP, _EPSILON = np.float32(10.0), np.float32(1e-6)
+
+
+class _Arrays(NamedTuple):
+    """The policy for NumPy alone: a call of JAX costs more than all of it."""
+
+    mean: np.ndarray | None
+    inverse_spread: np.ndarray | None
+    layers: tuple[tuple[np.ndarray, np.ndarray], ...]
+    last: tuple[np.ndarray, np.ndarray]
+    std: np.ndarray | None
+    box: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,14 +52,14 @@ class Agent:
 
     Example:
         >>> import tempfile, numpy as np, holdfast as hf
-        >>> agent = hf.train("point-gather", "pcpo", iterations=1, batch_size=300, seed=0)
-        >>> action = agent.predict(np.zeros(29))
-        >>> action.shape
-        (2,)
+        >>> model = hf.environments.n_chain(nodes=5)
+        >>> agent = hf.train(model, "trpo", limit_on="discounted", iterations=1, batch_size=300)
+        >>> agent.predict(np.eye(5)).shape
+        (5,)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     agent.save(f"{folder}/agent.safetensors")
-        ...     again = hf.load(f"{folder}/agent.safetensors")
-        >>> bool((again.predict(np.zeros(29)) == action).all())
+        ...     again = hf.load(f"{folder}/agent.safetensors", environment=model)
+        >>> bool(again.predict(np.eye(5)[2]) == agent.predict(np.eye(5)[2]))
         True
     """
 
@@ -67,6 +81,8 @@ class Agent:
     ) -> np.ndarray:
         """The action for one observation, or for rows of them, in the environment's units.
 
+        Vectors are cut to the bounds of the action space, where it has any.
+
         Arguments:
             observation: one, or an array with one in each row.
             deterministic: the most likely action; otherwise one is drawn, as in training.
@@ -75,38 +91,63 @@ class Agent:
         Raises:
             ValueError: the observation has another length than the policy's, or is not finite.
         """
-        space = self.policy.space
+        arrays = self._arrays
         x = np.asarray(observation, np.float32)
-        size = self.policy.network.weights[0].shape[0]
+        size = (arrays.layers or (arrays.last,))[0][0].shape[0]
         if x.ndim == 0 or x.shape[-1] != size:
             raise ValueError(f"observation: expected {size} numbers, got shape {x.shape}")
         if not np.isfinite(x).all():
-            raise ValueError("observation: expected finite numbers")
-        outputs = self._forward(x)
-        if isinstance(space, Discrete):
-            if not deterministic:
-                generator = generator or np.random.default_rng()
-                outputs = outputs + generator.gumbel(size=outputs.shape)
-            return np.argmax(outputs, axis=-1)
+            raise ValueError("observation: expected finite numbers, got some that are not")
+        if arrays.mean is not None:
+            x = (x - arrays.mean) * arrays.inverse_spread
+            x = np.minimum(np.maximum(x, -_CLIP), _CLIP)
+        for weight, bias in arrays.layers:
+            x = np.tanh(x @ weight + bias)
+        weight, bias = arrays.last
+        outputs = x @ weight + bias
         if not deterministic:
             generator = generator or np.random.default_rng()
-            std = np.exp(np.asarray(self.policy.log_std))
-            outputs = outputs + std * generator.standard_normal(outputs.shape, np.float32)
-        return _in_box(outputs, space)
+        if arrays.std is None:
+            if generator is not None and not deterministic:
+                outputs = outputs + generator.gumbel(size=outputs.shape)
+            return outputs.argmax(axis=-1)
+        if generator is not None and not deterministic:
+            outputs = outputs + arrays.std * generator.standard_normal(outputs.shape, np.float32)
+        if arrays.box is None:
+            return outputs
+        low, high, middle, half = arrays.box
+        return np.minimum(np.maximum(middle + half * outputs, low), high)
 
-    def _forward(self, x: np.ndarray) -> np.ndarray:
-        if self.observations is not None:
-            x = np.asarray(self.observations(x))
-        network = self.policy.network
-        weights, biases = map(np.asarray, network.weights), map(np.asarray, network.biases)
-        layers = list(zip(weights, biases, strict=True))
-        for weight, bias in layers[:-1]:
-            x = np.tanh(x @ weight + bias)
-        weight, bias = layers[-1]
-        return x @ weight + bias
+    @functools.cached_property
+    def _arrays(self) -> _Arrays:
+        policy, space, seen = self.policy, self.policy.space, self.observations
+        weights, biases = (
+            [np.array(each, np.float32) for each in part]
+            for part in (policy.network.weights, policy.network.biases)
+        )
+        *layers, last = zip(weights, biases, strict=True)
+        box = None
+        if isinstance(space, Box) and all(map(math.isfinite, space.high)):
+            low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
+            box = (low, high, (low + high) / 2, (high - low) / 2)
+        return _Arrays(
+            None if seen is None else np.array(seen.mean, np.float32),
+            None if seen is None else 1 / np.sqrt(np.array(seen.square, np.float32) + _EPSILON),
+            tuple(layers),
+            last,
+            None if policy.log_std is None else np.exp(np.array(policy.log_std, np.float32)),
+            box,
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes one file that `load` reads back; it appears whole or not at all."""
+        checkpoint.save(Path(path), *self._contents())
+
+    def to_bytes(self) -> bytes:
+        """What `save` writes."""
+        return checkpoint.encode(*self._contents())
+
+    def _contents(self) -> tuple[dict[str, Any], Any]:
         space = self.policy.space
         header = {
             "kind": "agent",
@@ -118,23 +159,38 @@ class Agent:
             "environment": dict(self.description),
             "space": {"kind": type(space).__name__, **_jsonable(dataclasses.asdict(space))},
             "sizes": [
-                self.policy.network.weights[0].shape[0],
+                int(self.policy.network.weights[0].shape[0]),
                 *(int(bias.shape[0]) for bias in self.policy.network.biases),
             ],
             "normalised": self.observations is not None,
         }
-        checkpoint.save(Path(path), header, (self.policy, self.observations))
+        return header, (self.policy, self.observations)
 
 
-def load(path: str | PathLike[str], *, environment: Environment | None = None) -> Agent:
-    """Reads an agent that `Agent.save` wrote.
+def load(
+    path: str | PathLike[str], *, environment: str | RobustCMDP | Environment | None = None
+) -> Agent:
+    """Reads an agent that `Agent.save` or `train` wrote.
 
     Arguments:
         path: the file, or the folder of a finished run with one seed.
-        environment: the simulator, where it was not one of Holdfast's own.
+        environment: the simulator, where it was not one that Holdfast has by name. An agent predicts
+            without one; only `stress` asks for it.
 
     Raises:
-        ValueError: the file is damaged, or is no agent; the message has its path.
+        ValueError: the file is damaged, is no agent, or does not fit the environment; the message says
+            which and has its path.
+
+    Example:
+        >>> import tempfile, holdfast as hf
+        >>> model = hf.environments.n_chain(nodes=5)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = hf.train(
+        ...         model, "trpo", limit_on="discounted", iterations=1, batch_size=300, out=folder
+        ...     )
+        ...     agent = hf.load(folder)
+        >>> agent.algorithm, agent.seed, agent.environment
+        ('trpo', 0, None)
     """
     path = Path(path)
     if path.is_dir():
@@ -144,52 +200,58 @@ def load(path: str | PathLike[str], *, environment: Environment | None = None) -
         if len(files) != 1:
             raise ValueError(f"{path}: holds {len(files)} agents; name one, such as {files[0]}")
         path = files[0]
-    header = checkpoint.read_header(path)
-    if header.get("kind") != "agent":
-        raise ValueError(f"{path}: holds a {header.get('kind')}, not an agent")
-    space_header = dict(header["space"])
-    space: Box | Discrete
-    if space_header.pop("kind") == "Box":
-        low, high = (tuple(float(v) for v in space_header[k]) for k in ("low", "high"))
-        space = Box(low, high)
-    else:
-        space = Discrete(**space_header)
-    sizes = tuple(header["sizes"])
+    header = checkpoint.read_header(path, "agent")
+    try:
+        space = _space(header["space"])
+        sizes = tuple(header["sizes"])
+        settings = Settings.from_dict(header["settings"])
 
-    def blank() -> tuple[Policy, Normaliser | None]:
-        policy = Policy.create(jax.random.PRNGKey(0), sizes[0], sizes[1:-1], space)
-        return policy, Normaliser.create(sizes[0]) if header["normalised"] else None
+        def blank() -> tuple[Policy, Normaliser | None]:
+            policy = Policy.create(jax.random.PRNGKey(0), sizes[0], sizes[1:-1], space)
+            return policy, Normaliser.create(sizes[0]) if header["normalised"] else None
 
-    _, (policy, observations) = checkpoint.load(path, jax.eval_shape(blank))
-    if environment is None:
+        like = jax.eval_shape(blank)
+        algorithm, limits = header["algorithm"], tuple(header["limits"])
+        seed, description = header["seed"], header["environment"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: not an agent that this version can read ({error})") from error
+    _, (policy, observations) = checkpoint.load(path, "agent", like)
+    simulator = _simulator(path, description, environment, sizes[0], space)
+    return Agent(policy, observations, algorithm, settings, limits, seed, simulator, description)
+
+
+def _simulator(
+    path: Path,
+    description: Mapping[str, Any],
+    given: str | RobustCMDP | Environment | None,
+    inputs: int,
+    space: Box | Discrete,
+) -> Environment | None:
+    if given is None:
         from holdfast.environments.simulators import simulator_from
 
-        environment = simulator_from(header["environment"])
-    return Agent(
-        policy,
-        observations,
-        header["algorithm"],
-        Settings.from_dict(header["settings"]),
-        tuple(header["limits"]),
-        header["seed"],
-        environment,
-        header["environment"],
-    )
+        return simulator_from(description)
+    from holdfast.deep.train import as_simulator
+
+    env = as_simulator(given)
+    if env.observation_size != inputs or env.action_space != space:
+        raise ValueError(
+            f"environment: {env.name} has {env.observation_size} observations and actions "
+            f"{env.action_space}, the agent in {path} {inputs} and {space}"
+        )
+    return env
 
 
-def _in_box(outputs: np.ndarray, space: Box) -> np.ndarray:
-    low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
-    if not all(map(math.isfinite, space.high)):
-        return outputs.astype(np.float32)
-    scaled = (low + high) / 2 + (high - low) / 2 * outputs
-    return np.clip(scaled, low, high).astype(np.float32)
+def _space(header: Mapping[str, Any]) -> Box | Discrete:
+    if header["kind"] == "Box":
+        low, high = (tuple(float(v) for v in header[k]) for k in ("low", "high"))
+        return Box(low, high)
+    return Discrete(int(header["count"]))
 
 
 def _jsonable(values: dict[str, Any]) -> dict[str, Any]:
-    """Infinite bounds as text: JSON has no infinity."""
+    """Bounds as text: JSON has no infinity."""
     return {
-        name: [str(v) for v in value] if isinstance(value, tuple) else value
+        name: [str(float(v)) for v in value] if isinstance(value, tuple) else value
         for name, value in values.items()
     }
-
-

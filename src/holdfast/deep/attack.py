@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,99 +15,139 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from holdfast.deep._devices import side_by_side
 from holdfast.deep.adversary import Nature, attack, layers
 from holdfast.deep.configuration import AdversarySettings
-from holdfast.deep.environment import Environment
-from holdfast.deep.kernels import Kernel
+from holdfast.deep.environment import (
+    Action,
+    Box,
+    Discrete,
+    Disturbance,
+    Environment,
+    GaussianNoise,
+    Outcomes,
+    State,
+    Step,
+)
+from holdfast.deep.kernels import Kernel, Nominal, Situation
 from holdfast.deep.learner import looked_at
 from holdfast.deep.networks import Critic, Normaliser, Policy
-from holdfast.deep.rollout import Sight, Signal, critic_inputs, episode_returns, rollout
+from holdfast.deep.rollout import Sight, Signal, rollout
 
 _WARM_UP_STEPS = 30_000
+# Discounted sums are played on until what is left counts for no more than this.
+_FORGOTTEN = 1e-3
+# Steps held in memory side by side; more are played in turn.
+_STEPS_AT_ONCE = 1_000_000
 
 
 class Frozen(eqx.Module):
-    """A policy that learns no more, in its simulator, and how its signals are added up."""
+    """A policy that learns no more, in its simulator, and how its signals are added up.
+
+    Attributes:
+        env: the simulator.
+        policy: the policy.
+        observations: the normaliser of what it sees, if any.
+        signals: how the reward and every cost are added up.
+        length: steps for which an episode is played where it is measured, from `played_length`.
+        hidden: layers of critics.
+        critic_learning_rate: of their Adam.
+        deterministic: whether the policy takes its most likely action.
+    """
 
     env: Environment
     policy: Policy
     observations: Normaliser | None
     signals: Signal
+    length: int = eqx.field(static=True)
     hidden: tuple[int, ...] = eqx.field(static=True)
+    critic_learning_rate: float = eqx.field(static=True)
     deterministic: bool = eqx.field(static=True)
 
 
 class Attackers(NamedTuple):
-    """Trained adversaries, with what they see; leading axis: one for each radius and restart."""
+    """Trained adversaries, and what their own signals came to; leading axis: one each."""
 
     natures: Nature
     values: Float[Array, " n"]
 
 
-def watch(frozen: Frozen, settings: AdversarySettings, key: PRNGKeyArray) -> Sight:
+def played_length(horizon: int, discounts: Sequence[float], bootstrap: bool) -> int:
+    """Steps for which an episode has to be played to be measured.
+
+    Up to the horizon where that is an end; otherwise until no more than a thousandth of a discounted sum
+    is left, so that no critic has a say in what is reported.
+
+    Example:
+        >>> played_length(15, (0.995, 1.0), bootstrap=False)
+        15
+        >>> played_length(15, (0.9, 0.9), bootstrap=True)
+        66
+    """
+    if not bootstrap:
+        return horizon
+    slowest = max(discounts)
+    return max(horizon, math.ceil(math.log(_FORGOTTEN) / math.log(slowest)) if slowest > 0 else 1)
+
+
+@eqx.filter_jit
+def watch(frozen: Frozen, key: PRNGKeyArray) -> Sight:
     """What adversaries and critics see, with normalisers that have seen the policy at work."""
     env = frozen.env
     clock = not frozen.signals.bootstrap
     if env.is_one_hot:
         return Sight(frozen.observations, None, None, clock)
-    blank = Sight(
-        frozen.observations,
-        Normaliser.create(env.feature_size),
-        Normaliser.create(env.nature_feature_size),
-        clock,
-    )
-    nature = _nature(frozen, settings, jnp.zeros(()), key, 1e-3)
+    blank = Sight(frozen.observations, None, None, clock)
     episodes = -(-_WARM_UP_STEPS // env.horizon)
-    sight = Sight(blank.observations, None, None, clock)
     batch = rollout(
-        env, frozen.policy, sight, nature.kernel, nature.critic, 0, 1.0, key, episodes
+        env,
+        frozen.policy,
+        blank,
+        _Watched(Nominal.create(env)),
+        _no_critic(env),
+        0,
+        1.0,
+        key,
+        episodes,
+        deterministic=frozen.deterministic,
     )
-    seen = looked_at(Sight(None, blank.features, blank.nature, clock), jax.tree.map(lambda leaf: leaf[None], batch))
+    seen = looked_at(
+        Sight(
+            None,
+            Normaliser.create(env.feature_size),
+            Normaliser.create(env.nature_feature_size),
+            clock,
+        ),
+        jax.tree.map(lambda leaf: leaf[None], batch),
+    )
     return Sight(frozen.observations, seen.features, seen.nature, clock)
 
 
-def _nature(
-    frozen: Frozen,
-    settings: AdversarySettings,
-    radius: Float[Array, ""],
-    key: PRNGKeyArray,
-    critic_learning_rate: float,
-) -> Nature:
-    return Nature.create(
-        key,
-        frozen.env,
-        radius,
-        settings,
-        layers(frozen.env, frozen.hidden),
-        critic_learning_rate,
-    )
-
-
+@eqx.filter_jit
 def train_attackers(
     frozen: Frozen,
     sight: Sight,
-    index: Int[Array, ""],
+    indices: Int[Array, " n"],
     radii: Float[Array, " n"],
     keys: Array,
     settings: AdversarySettings,
-    critic_learning_rate: float,
     judged_on: int,
 ) -> Attackers:
-    """An adversary for each radius and key, against one signal; and what it leaves, on fresh episodes.
+    """Adversaries, each against one signal within one radius, and what they leave on fresh episodes.
 
     Arguments:
         frozen: the policy.
         sight: from `watch`.
-        index: the signal; 0 is the reward.
+        indices: the signal of each; 0 is the reward.
         radii: one for each.
         keys: one for each.
-        settings: how hard it works; `updates` in all.
-        critic_learning_rate: of its critic.
-        judged_on: episodes on which it is judged.
+        settings: how hard they work; `updates` in all.
+        judged_on: episodes on which each is judged.
     """
-    signal = jax.tree.map(lambda leaf: leaf[index], frozen.signals)
+    rate = frozen.critic_learning_rate
+    hidden = layers(frozen.env, frozen.hidden)
 
-    def one(radius: Array, key: Array) -> Attackers:
+    def one(index: Array, radius: Array, key: Array) -> Attackers:
         start, train, judge = jax.random.split(key, 3)
-        nature = _nature(frozen, settings, radius, start, critic_learning_rate)
+        signal = jax.tree.map(lambda leaf: leaf[index], frozen.signals)
+        nature = Nature.create(start, frozen.env, radius, settings, hidden, rate)
 
         def update(nature: Nature, key: Array) -> tuple[Nature, None]:
             after = attack(
@@ -117,7 +159,7 @@ def train_attackers(
                 index,
                 key,
                 settings,
-                critic_learning_rate,
+                rate,
                 deterministic=frozen.deterministic,
             )
             return after, None
@@ -126,7 +168,35 @@ def train_attackers(
         returns = play(frozen, sight, nature.kernel, nature.critic, index, judge, judged_on)
         return Attackers(nature, returns[:, index].mean())
 
-    return side_by_side(one, radii, keys)
+    # Small networks: nothing is gained by the short products of tensor cores.
+    with jax.default_matmul_precision("float32"):
+        return side_by_side(one, indices, radii, keys)
+
+
+@eqx.filter_jit
+def play_attack(
+    frozen: Frozen,
+    sight: Sight,
+    nature: Nature,
+    index: Int[Array, ""],
+    key: PRNGKeyArray,
+    episodes: int,
+) -> Float[Array, "episodes signals"]:
+    """What each episode pays in every signal under one trained adversary."""
+    with jax.default_matmul_precision("float32"):
+        return play(frozen, sight, nature.kernel, nature.critic, index, key, episodes)
+
+
+@eqx.filter_jit
+def play_nominal(
+    frozen: Frozen, key: PRNGKeyArray, episodes: int
+) -> Float[Array, "episodes signals"]:
+    """What each episode pays in every signal under the nominal noise of the environment."""
+    env = frozen.env
+    sight = Sight(frozen.observations, None, None, not frozen.signals.bootstrap)
+    kernel, critic = Nominal.create(env), _no_critic(env)
+    with jax.default_matmul_precision("float32"):
+        return play(frozen, sight, kernel, critic, jnp.array(0), key, episodes)
 
 
 def play(
@@ -138,25 +208,172 @@ def play(
     key: PRNGKeyArray,
     episodes: int,
 ) -> Float[Array, "episodes signals"]:
-    """What each episode pays in every signal, under a kernel that works against one of them."""
-    batch = rollout(
-        frozen.env,
-        frozen.policy,
-        sight,
-        kernel,
-        critic,
-        index,
-        frozen.signals.discount[index],
-        key,
-        episodes,
-        deterministic=frozen.deterministic,
-    )
-    last = critic(critic_inputs(batch, sight)[-1])
+    """What each episode pays in every signal, under a kernel that works against one of them.
+
+    That is the plain sum up to the horizon where that is an end, and otherwise the discounted sum.
+    """
+    signals = frozen.signals
+    env = PlayedOn(frozen.env, frozen.length)
+    rounds = -(-episodes * env.horizon // _STEPS_AT_ONCE)
+    at_once = -(-episodes // rounds)
+
+    def some(key: Array) -> Float[Array, "episodes signals"]:
+        batch = rollout(
+            env,
+            frozen.policy,
+            sight,
+            kernel,
+            critic,
+            index,
+            signals.discount[index],
+            key,
+            at_once,
+            deterministic=frozen.deterministic,
+        )
+        if not signals.bootstrap:
+            return batch.signals.sum(0)
+        powers = signals.discount ** jnp.arange(env.horizon)[:, None, None]
+        return (powers * batch.signals).sum(0)
+
+    returns = lax.map(some, jax.random.split(key, rounds))
+    return returns.reshape(rounds * at_once, -1)[:episodes]
 
 
-    def returns(signal: Signal, i: Array) -> Array:
-        # Another signal's tail is not known to this critic; it is left out.
-        return episode_returns(batch, signal, i, jnp.where(i == index, last, 0.0))
+def _no_critic(env: Environment) -> Critic:
+    """One for kernels that ask none."""
+    return Critic.create(jax.random.PRNGKey(0), env.feature_size + 1, ())
 
-    count = len(frozen.signals.discount)
-    return jax.vmap(returns, out_axes=1)(frozen.signals, jnp.arange(count))
+
+class _Watched(eqx.Module):
+    """The nominal kernel under another name, for which `rollout` keeps what nature sees."""
+
+    nominal: Nominal
+
+    def draw(self, key: PRNGKeyArray, situation: Situation) -> Array:
+        """As the nominal kernel does."""
+        return self.nominal.draw(key, situation)
+
+
+class _Wrapped(Environment):
+    """Another environment, but for what a subclass changes."""
+
+    inner: Environment
+
+    @property
+    def name(self) -> str:
+        """The inner one's."""
+        return self.inner.name
+
+    @property
+    def horizon(self) -> int:
+        """The inner one's."""
+        return self.inner.horizon
+
+    @property
+    def observation_size(self) -> int:
+        """The inner one's."""
+        return self.inner.observation_size
+
+    @property
+    def feature_size(self) -> int:
+        """The inner one's."""
+        return self.inner.feature_size
+
+    @property
+    def nature_feature_size(self) -> int:
+        """The inner one's."""
+        return self.inner.nature_feature_size
+
+    @property
+    def action_space(self) -> Box | Discrete:
+        """The inner one's."""
+        return self.inner.action_space
+
+    @property
+    def disturbance(self) -> GaussianNoise | Outcomes:
+        """The inner one's."""
+        return self.inner.disturbance
+
+    @property
+    def cost_names(self) -> tuple[str, ...]:
+        """The inner one's."""
+        return self.inner.cost_names
+
+    @property
+    def is_one_hot(self) -> bool:
+        """The inner one's."""
+        return self.inner.is_one_hot
+
+    @property
+    def discount(self) -> float | None:
+        """The inner one's."""
+        return self.inner.discount
+
+    def reset(self, key: PRNGKeyArray) -> tuple[State, Float[Array, " observation"]]:
+        """The inner one's."""
+        return self.inner.reset(key)
+
+    def step(self, state: State, action: Action, disturbance: Disturbance) -> Step:
+        """The inner one's."""
+        return self.inner.step(state, action, disturbance)
+
+    def features(self, state: State) -> Float[Array, " features"]:
+        """The inner one's."""
+        return self.inner.features(state)
+
+    def nature_features(self, state: State, action: Action) -> Float[Array, " nature"]:
+        """The inner one's."""
+        return self.inner.nature_features(state, action)
+
+    def outcome_probabilities(self, state: State, action: Action) -> Float[Array, " outcomes"]:
+        """The inner one's."""
+        return self.inner.outcome_probabilities(state, action)
+
+
+class PlayedOn(_Wrapped):
+    """An environment whose episodes are cut later."""
+
+    steps: int = eqx.field(static=True)
+
+    @property
+    def horizon(self) -> int:
+        """The later cut."""
+        return self.steps
+
+
+class Noisier(_Wrapped):
+    """An environment with its Gaussian noise times a factor, and normal noise added to every action.
+
+    What is added to actions is drawn as further entries of the disturbance; the environment then does
+    with the action what it always does.
+
+    Arguments:
+        inner: the environment.
+        factor: on its noise; 1 is nominal.
+        action_std: standard deviation of what is added to actions that are vectors.
+    """
+
+    factor: Float[Array, ""]
+    action_std: Float[Array, ""]
+
+    @property
+    def disturbance(self) -> GaussianNoise:
+        """The inner one's, and one more number for each entry of the action."""
+        inner, space = self._noise, self.action_space
+        extra = space.size if isinstance(space, Box) else 0
+        scale: Any = (self.action_std,) * extra
+        channel = f"{inner.channel} and action" if extra else inner.channel
+        return GaussianNoise(inner.size + extra, channel, (*inner.scale, *scale))
+
+    @property
+    def _noise(self) -> GaussianNoise:
+        noise = self.inner.disturbance
+        assert isinstance(noise, GaussianNoise)
+        return noise
+
+    def step(self, state: State, action: Action, disturbance: Disturbance) -> Step:
+        """A step of the inner environment with what noise has changed."""
+        size = self._noise.size
+        if isinstance(self.action_space, Box):
+            action = action + self.action_std * disturbance[size:]
+        return self.inner.step(state, action, self.factor * disturbance[:size])

@@ -20,6 +20,13 @@ _FORMAT = "holdfast-deep-1"
 
 def save(path: Path, header: Mapping[str, Any], tree: Any) -> None:
     """Writes a pytree of arrays, with a header that JSON can hold and a digest of all of it."""
+    data = encode(header, tree)
+    with atomic_write(path) as file:
+        file.write(data)
+
+
+def encode(header: Mapping[str, Any], tree: Any) -> bytes:
+    """What `save` writes; equal arrays and headers give equal bytes."""
     from safetensors.numpy import save as to_bytes
 
     arrays = named_leaves(tree)
@@ -27,26 +34,25 @@ def save(path: Path, header: Mapping[str, Any], tree: Any) -> None:
     text = json.dumps(
         {"header": values, "digest": _digest(values, arrays)}, sort_keys=True, allow_nan=False
     )
-    with atomic_write(path) as file:
-        file.write(to_bytes(arrays, metadata={_HEADER: text}))
+    return to_bytes(arrays, metadata={_HEADER: text})
 
 
-def read_header(path: Path) -> dict[str, Any]:
-    """The header of a file that `save` wrote.
+def read_header(path: Path, kind: str) -> dict[str, Any]:
+    """The header of a file of one kind that `save` wrote.
 
     Raises:
         ValueError: the file is damaged or was not written by Holdfast; the message has its path.
     """
-    return _read(path)[0]
+    return _read(path, kind)[0]
 
 
-def load(path: Path, like: Tree) -> tuple[dict[str, Any], Tree]:
+def load(path: Path, kind: str, like: Tree) -> tuple[dict[str, Any], Tree]:
     """The header and the pytree, in the form of a tree of arrays or of their shapes.
 
     Raises:
         ValueError: the file is damaged, foreign, or holds something else; the message has its path.
     """
-    header, arrays = _read(path)
+    header, arrays = _read(path, kind)
     expected = named_leaves(like)
     for name, leaf in expected.items():
         if name not in arrays:
@@ -70,13 +76,13 @@ def named_leaves(tree: Any) -> dict[str, Any]:
     return {
         jax.tree_util.keystr(path): leaf
         if isinstance(leaf, jax.ShapeDtypeStruct)
-        else np.ascontiguousarray(jax.device_get(leaf))
+        else np.asarray(jax.device_get(leaf), order="C")
         for path, leaf in leaves
     }
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    from safetensors import SafetensorError, safe_open
+def _read(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    from safetensors import safe_open
 
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
@@ -84,11 +90,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(_HEADER)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise ValueError(f"{path}: damaged, or not a checkpoint ({error})") from error
+    # Whatever a reader stumbles over in a file that is not one, from a bad length to an unknown type.
+    except Exception as error:
+        raise ValueError(f"{path}: damaged, or not a safetensors file ({error})") from error
     try:
         stored = json.loads(text or "")
-        header, digest = stored["header"], stored["digest"]
+        header, digest = dict(stored["header"]), stored["digest"]
         known = header["format"] == _FORMAT
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not written by Holdfast") from error
@@ -96,6 +103,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise ValueError(f"{path}: written in the format {header['format']!r}, not {_FORMAT!r}")
     if digest != _digest(header, arrays):
         raise ValueError(f"{path}: damaged, its contents do not match their digest")
+    if header.get("kind") != kind:
+        raise ValueError(f"{path}: holds one {header.get('kind')}, not one {kind}")
     return header, arrays
 
 
@@ -105,5 +114,5 @@ def _digest(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(array.tobytes())
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Settings of a training run as plain records, free of JAX so that the command line reads them at once."""
+"""Settings of a training run as plain records, free of JAX for the command line's sake."""
 
 from __future__ import annotations
 
@@ -65,6 +65,11 @@ class AdversarySettings:
         _positive("learning_rate", self.learning_rate)
         _positive("clip", self.clip)
 
+    def episodes(self, horizon: int) -> int:
+        """Episodes in a batch: enough for its steps, and the same number in every part of it."""
+        enough = math.ceil(self.batch_size / horizon)
+        return math.ceil(enough / self.minibatches) * self.minibatches
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -77,13 +82,13 @@ class Settings:
             "discounted" the discounted cost, with the critic going on where an episode is cut.
         iterations: policy updates.
         batch_size: steps drawn under each kernel for one update.
-        discount: of the reward, and of costs with limit_on="discounted"; None takes the environment's own.
+        discount: of the reward, and of costs with limit_on="discounted"; None takes the simulator's own.
         trust_region: δ, the KL of one update.
         hidden: layers of the policy and of each critic.
         reward_gae: λ of the reward's advantages.
         cost_gae: λ of the costs' advantages.
         cg_steps: conjugate gradient steps.
-        damping: added to the Fisher matrix's diagonal.
+        damping: added to the Fisher matrix's diagonal, in units of that diagonal's mean.
         fisher_share: share of the batch in Fisher-vector products.
         line_search_decay: factor from one try to the next.
         line_search_tries: how many.
@@ -91,7 +96,8 @@ class Settings:
         critic_minibatches: parts of a pass.
         critic_learning_rate: of Adam.
         normalise: observations and features in units of their spread.
-        limit_margin: the share of the limit that measured cost is kept away from it.
+        limit_confidence: a measured cost counts with so many of its standard errors on top.
+        limit_margin: the share of the limit that it is kept away from it, besides.
         limit_gain: how fast the inner limit follows what is measured; 0 turns that off.
         evaluation_share: size of the nominal batch of each iteration, in batches.
         adversary: how hard nature works.
@@ -108,7 +114,7 @@ class Settings:
     reward_gae: float = 0.95
     cost_gae: float = 0.95
     cg_steps: int = 10
-    damping: float = 0.1
+    damping: float = 1.0
     fisher_share: float = 0.2
     line_search_decay: float = 0.8
     line_search_tries: int = 15
@@ -116,7 +122,8 @@ class Settings:
     critic_minibatches: int = 8
     critic_learning_rate: float = 2e-3
     normalise: bool = True
-    limit_margin: float = 0.15
+    limit_confidence: float = 1.0
+    limit_margin: float = 0.1
     limit_gain: float = 0.2
     evaluation_share: float = 0.2
     adversary: AdversarySettings = AdversarySettings()
@@ -151,6 +158,10 @@ class Settings:
         for name in ("limit_margin", "limit_gain"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected in [0, 1), got {getattr(self, name)!r}")
+        if not 0 <= self.limit_confidence < math.inf:
+            raise ValueError(
+                f"limit_confidence: expected at least 0, got {self.limit_confidence!r}"
+            )
         for size in self.hidden:
             check_whole_number("hidden", size, least=1)
 
@@ -175,5 +186,7 @@ def _known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     names = {field.name for field in dataclasses.fields(cls)}
     for key in values:
         if key not in names:
-            raise ValueError(f"{key}: not one of the settings of training, {', '.join(sorted(names))}")
+            raise ValueError(
+                f"{key}: not one of the settings of training, {', '.join(sorted(names))}"
+            )
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -36,6 +37,11 @@ class Box:
         """Length of an action."""
         return len(self.low)
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether all bounds are finite."""
+        return all(map(math.isfinite, (*self.low, *self.high)))
+
 
 @dataclasses.dataclass(frozen=True)
 class Discrete:
@@ -48,8 +54,8 @@ class Discrete:
 class GaussianNoise:
     """The nominal disturbance is a vector of `size` independent standard normal numbers.
 
-    `channel` and `scale` say where it enters and how far one unit moves what it moves: that choice is the
-    nominal kernel, and it is written into every run.
+    `channel` and `scale` say where it enters and how far one unit moves what it moves: that choice is
+    the nominal kernel, and it is written into every run.
     """
 
     size: int

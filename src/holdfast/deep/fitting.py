@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from holdfast.deep.networks import MLP, Critic
 
@@ -30,6 +30,8 @@ def over_minibatches(
     Data are arrays (time, episodes, …). Episodes are independent of each other, so that any division of
     them is a random one: no shuffling. The few left over by the division are not used.
     """
+    episodes = jax.tree.leaves(data)[0].shape[1]
+    minibatches = min(minibatches, episodes)
 
     def divided(leaf: Array) -> Array:
         size = leaf.shape[1] // minibatches
@@ -51,13 +53,14 @@ def fit_critic(
     state: optax.OptState,
     inputs: Float[Array, "time episodes inputs"],
     targets: Float[Array, "time episodes"],
-    alive: Float[Array, "time episodes"],
+    alive: Bool[Array, "time episodes"],
     *,
     epochs: int,
     minibatches: int,
 ) -> tuple[Critic, optax.OptState]:
     """Least squares on λ-returns, in units of their spread."""
-    returns = critic.returns.updated(targets[..., None], alive)
+    counted = alive.astype(jnp.float32)
+    returns = critic.returns.updated(targets[..., None], counted)
     # The last few batches decide: returns grow as the policy learns.
     returns = eqx.tree_at(
         lambda r: r.count, returns, jnp.minimum(returns.count, 10.0 * alive.sum())
@@ -77,7 +80,7 @@ def fit_critic(
 
     network, state = over_minibatches(
         (critic.network, state),
-        (inputs, goals, alive.astype(jnp.float32)),
+        (inputs, goals, counted),
         update,
         epochs=epochs,
         minibatches=minibatches,

@@ -123,7 +123,7 @@ class GaussianMixture(eqx.Module):
     def mixture(
         self, inputs: Float[Array, "*rows nature"]
     ) -> tuple[Float[Array, "*rows n"], Float[Array, "*rows n size"], Float[Array, "*rows n size"]]:
-        """log φ, μ and log σ, within the radius."""
+        """Log φ, μ and log σ, within the radius."""
         outputs = self.network(inputs)
         logits, rest = outputs[..., : self.components], outputs[..., self.components :]
         rest = rest.reshape(*rest.shape[:-1], self.components, 2, -1)
@@ -182,35 +182,51 @@ class GaussianMixture(eqx.Module):
         return jnp.exp(log_weights) @ jax.vmap(worth)(drawn)
 
 
+# ½(e^{2x} − 1 − 2x) ≥ this·x² for |x| ≤ 3, the bound on log σ.
+_LEAST_BEND = 0.27
+
+
+def _excess(x: Array) -> Array:
+    """e^x − 1 − x, with all its digits near zero."""
+    small = jnp.abs(x) < 0.5
+    z = jnp.where(small, x, 0.0)
+    series = z * z / 2 * (1 + z / 3 * (1 + z / 4 * (1 + z / 5 * (1 + z / 6 * (1 + z / 7)))))
+    return jnp.where(small, series, jnp.expm1(x) - x)
+
+
 def _bound(scale: Array, weights: Array, shift: Array, log_std: Array) -> tuple[Array, Array]:
     """Σφ_i KL_i with μ and log σ scaled, and its slope in the scale; convex, zero at zero."""
     t = scale[..., None, None]
-    variance = jnp.exp(2 * t * log_std)
-    each = 0.5 * (variance - 1 - 2 * t * log_std + (t * shift) ** 2).sum(-1)
-    slope = (log_std * (variance - 1) + t * shift**2).sum(-1)
+    each = 0.5 * (_excess(2 * t * log_std) + (t * shift) ** 2).sum(-1)
+    slope = (log_std * jnp.expm1(2 * t * log_std) + t * shift**2).sum(-1)
     return (weights * each).sum(-1), (weights * slope).sum(-1)
 
 
 def _scale_within(radius: Array, weights: Array, shift: Array, log_std: Array) -> Array:
     """The largest scale up to one at which the bound is no more than the radius.
 
-    The bound is convex and increasing, so Newton's method from one comes down to the root and never
-    passes it; t·R/bound(t) is then inside, again by convexity. The derivative is the root's own: that
-    of one more Newton step with the root held fixed.
+    The bound is convex, increasing and at least quadratic, so the root of a quadratic under it is beyond
+    its own; Newton's method from there comes down to it and never passes it, and t·R/bound(t) is then
+    inside, again by convexity. The derivative is the root's own: that of one more Newton step with the
+    root held fixed.
     """
     frozen = tuple(lax.stop_gradient(leaf) for leaf in (weights, shift, log_std))
-    t = jnp.ones(weights.shape[:-1])
+    least = (frozen[0] * (0.5 * frozen[1] ** 2 + _LEAST_BEND * frozen[2] ** 2).sum(-1)).sum(-1)
+    far = least > radius
+    t = jnp.where(far, jnp.sqrt(radius / jnp.where(far, least, 1.0)), 1.0)
+    outside = _bound(jnp.ones_like(t), *frozen)[0] > radius
     for _ in range(_NEWTON_STEPS):
         value, slope = _bound(t, *frozen)
         over = value > radius
         t = jnp.where(over, t - (value - radius) / jnp.where(over, slope, 1.0), t)
-        t = jnp.clip(t, 0.0, 1.0)
-    value, slope = _bound(t, *frozen)
-    outside = _bound(jnp.ones_like(t), *frozen)[0] > radius
+        t = jnp.maximum(t, 0.0)
+    value, _ = _bound(t, *frozen)
     t = jnp.where(value > radius, t * radius / jnp.where(value > radius, value, 1.0), t)
-    live = _bound(t, weights, shift, log_std)[0]
-    correction = (live - lax.stop_gradient(live)) / jnp.where(outside, slope, 1.0)
-    return t - jnp.where(outside, correction, 0.0)
+    live, slope = _bound(t, weights, shift, log_std)
+    slope = lax.stop_gradient(slope)
+    bends = outside & (slope > 0)
+    correction = (live - lax.stop_gradient(live)) / jnp.where(bends, slope, 1.0)
+    return t - jnp.where(bends, correction, 0.0)
 
 
 class CategoricalKernel(eqx.Module):
@@ -294,7 +310,14 @@ def _tilted_kl(t: Array, log_nominal: Array, logits: Array) -> tuple[Array, Arra
     q = jnp.exp(logs)
     mean = (q * logits).sum(-1, keepdims=True)
     variance = (q * (logits - mean) ** 2).sum(-1)
-    return _kl(logs, log_nominal), t * variance
+    # A small tilt's KL is second order: Σp·(r·log r − r + 1), term by term, keeps its digits.
+    p = jax.nn.softmax(log_nominal)
+    x = t[..., None] * jnp.where(p > 0, logits - (p * logits).sum(-1, keepdims=True), 0.0)
+    small = jnp.abs(x).max(-1) < 0.5
+    x = jnp.where(small[..., None], x, 0.0)
+    log_ratio = x - jnp.log1p((p * _excess(x)).sum(-1, keepdims=True))
+    near = (p * (log_ratio * jnp.expm1(log_ratio) - _excess(log_ratio))).sum(-1)
+    return jnp.where(small, near, _kl(logs, log_nominal)), t * variance
 
 
 def _tilt_within(radius: Array, log_nominal: Array, logits: Array, most: float = 1.0) -> Array:
@@ -322,7 +345,8 @@ def _tilt_within(radius: Array, log_nominal: Array, logits: Array, most: float =
         max_steps=40,
     )
     # Where single precision could not separate the two sides of the radius, stay on the near one.
-    inside = jnp.where(root.aux <= radius, root.x, 0.9 * root.x)
+    excess = root.aux > target
+    inside = root.x * jnp.where(excess, jnp.sqrt(target / jnp.where(excess, root.aux, 1.0)), 1.0)
     t = jnp.where(outside, inside, limit)
     value, slope = _tilted_kl(t, log_nominal, logits)
     slope = jnp.where(outside, jnp.maximum(lax.stop_gradient(slope), 1e-12), 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Self
 
 import equinox as eqx
@@ -76,7 +77,16 @@ class Plan:
 
     def episodes(self, env: Environment, share: float = 1.0) -> int:
         """How many episodes a batch has: enough for the steps asked for, if none ends early."""
-        return max(2, -(-round(share * self.settings.batch_size) // env.horizon))
+        return max(2, math.ceil(round(share * self.settings.batch_size) / env.horizon))
+
+    def steps(self, env: Environment) -> int:
+        """All steps simulated for one update of one policy, under every kernel."""
+        if not self.robust:
+            return self.episodes(env) * env.horizon
+        adversary = self.settings.adversary
+        episodes = self.episodes(env) + adversary.updates * adversary.episodes(env.horizon)
+        measured = self.episodes(env, self.settings.evaluation_share)
+        return (len(self.discounts) * episodes + measured) * env.horizon
 
 
 class Learner(eqx.Module):
@@ -102,13 +112,12 @@ class Learner(eqx.Module):
 
     @classmethod
     def create(cls, plan: Plan, env: Environment, key: PRNGKeyArray) -> Self:
-        """A policy that acts alike everywhere, kernels close to nominal, normalisers that have seen nothing."""
+        """A policy that acts alike everywhere, kernels close to nominal, blank normalisers."""
         settings = plan.settings
         policy_key, nature_key, key = jax.random.split(key, 3)
         hidden = layers(env, settings.hidden)
         policy = Policy.create(policy_key, env.observation_size, hidden, env.action_space)
         radius = jnp.asarray(settings.radius, jnp.float32) if plan.robust else None
-
 
         def nature(key: Array) -> Nature:
             rate = settings.critic_learning_rate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, Protocol, Self
 
@@ -22,16 +23,16 @@ class MLP(eqx.Module):
     biases: tuple[Float[Array, " outer"], ...]
 
     @classmethod
-    def create(
-        cls, key: PRNGKeyArray, sizes: tuple[int, ...], *, last_scale: float = 1.0
-    ) -> Self:
+    def create(cls, key: PRNGKeyArray, sizes: tuple[int, ...], *, last_scale: float = 1.0) -> Self:
         """Weights drawn with variance one over the number of inputs; the last layer's times a scale."""
-        keys = jax.random.split(key, len(sizes) - 1)
-        weights, biases = [], []
-        for i, (inner, outer) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        # All numbers in one draw: every generator has to be compiled.
+        drawn = jax.random.normal(key, (sum(i * o for i, o in itertools.pairwise(sizes)),))
+        weights, biases, start = [], [], 0
+        for i, (inner, outer) in enumerate(itertools.pairwise(sizes)):
             scale = (last_scale if i == len(sizes) - 2 else 1.0) / math.sqrt(inner)
-            weights.append(scale * jax.random.normal(keys[i], (inner, outer)))
+            weights.append(scale * drawn[start : start + inner * outer].reshape(inner, outer))
             biases.append(jnp.zeros(outer))
+            start += inner * outer
         return cls(tuple(weights), tuple(biases))
 
     def __call__(self, x: Float[Array, "*rows inner"]) -> Float[Array, "*rows outer"]:
@@ -55,7 +56,12 @@ class Normaliser(eqx.Module):
 
     def __call__(self, x: Float[Array, "*rows size"]) -> Float[Array, "*rows size"]:
         """The vectors in units of the spread, from the mean."""
-        return jnp.clip((x - self.mean) / jnp.sqrt(self.square + 1e-6), -_CLIP, _CLIP)
+        return jnp.clip((x - self.mean) / self.spread, -_CLIP, _CLIP)
+
+    @property
+    def spread(self) -> Float[Array, " size"]:
+        """Standard deviations, kept off zero."""
+        return jnp.sqrt(self.square + 1e-6)
 
     def updated(self, x: Float[Array, "*rows size"], weight: Float[Array, "*rows"]) -> Self:
         """With more vectors seen; those of weight zero do not count."""
@@ -147,7 +153,10 @@ class Categorical(eqx.Module):
     def metric(self, tangent: Categorical) -> Categorical:
         """diag(p) − ppᵀ."""
         p = jax.nn.softmax(self.logits)
-        return Categorical(p * (tangent.logits - (p * tangent.logits).sum(-1, keepdims=True)))
+        # Not p·(t − Σpt): mapped over several tangents, jaxlib 0.10.2 compiles that to wrong numbers on
+        # a CPU from some thousands of rows on (jax-ml/jax#39103).
+        weighted = p * tangent.logits
+        return Categorical(weighted - p * weighted.sum(-1, keepdims=True))
 
 
 class Policy(eqx.Module):
@@ -183,9 +192,23 @@ class Policy(eqx.Module):
             return jax.random.normal(key, (rows, self.space.size))
         return jax.random.gumbel(key, (rows, self.space.count))
 
+    def rebased(self, old: Normaliser, new: Normaliser) -> Self:
+        """The same function of raw observations, whose inputs the new normaliser makes.
+
+        So the policy moves in the trust region alone, and not also when the normaliser learns. (Inputs
+        that are clipped, ten spreads away, are the exception.)
+        """
+        was, now = old.spread, new.spread
+        first, bias = self.network.weights[0], self.network.biases[0]
+        network = MLP(
+            (first * (now / was)[:, None], *self.network.weights[1:]),
+            (bias + ((new.mean - old.mean) / was) @ first, *self.network.biases[1:]),
+        )
+        return type(self)(network, self.log_std, self.space)
+
     def to_environment(self, action: Array) -> Array:
         """An action in the environment's units."""
-        if isinstance(self.space, Discrete) or not all(map(math.isfinite, self.space.high)):
+        if isinstance(self.space, Discrete) or not self.space.is_bounded:
             return action
         low, high = jnp.asarray(self.space.low), jnp.asarray(self.space.high)
         return (low + high) / 2 + (high - low) / 2 * action

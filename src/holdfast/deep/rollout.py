@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -156,7 +156,9 @@ def rollout(
                 there = jax.vmap(env.step)(states, taken, disturbances)
                 features = sight.of_critic(jax.vmap(env.features)(there.state), after)
                 worth = _signals(there.reward, there.costs)[:, signal]
-                return worth + discount * critic(features) * ~there.terminated
+                # Where the clock is part of the state, the horizon is an end like any other.
+                over = there.terminated | (sight.clock & (t + 1 == env.horizon))
+                return worth + jnp.where(over, 0.0, discount * critic(features))
 
             return lax.map(ahead, candidates)
 
@@ -170,7 +172,7 @@ def rollout(
             nature_features=seen,
             log_nominal=log_nominal,
             disturbances=disturbances,
-            signals=_signals(there.reward, there.costs) * alive[:, None],
+            signals=jnp.where(alive[:, None], _signals(there.reward, there.costs), 0.0),
             alive=alive,
             terminated=there.terminated & alive,
             states=states if keep_states else None,
@@ -179,7 +181,8 @@ def rollout(
 
     start = (states, observations, jnp.ones(episodes, bool))
     times = (jnp.arange(env.horizon), jax.random.split(key, env.horizon))
-    (states, _, _), batch = lax.scan(step, start, times)
+    (states, _, _), records = lax.scan(step, start, times)
+    batch = cast(Batch, records)
     last = jax.vmap(env.features)(states)[None]
     return batch._replace(features=jnp.concatenate([batch.features, last]))
 
@@ -197,7 +200,7 @@ class Estimate(NamedTuple):
         error: standard error of that mean.
         advantages: of every step, zero after the end.
         weights: discount^t where the step was taken: Σ weights·ratio·advantages over episodes is the
-            change of `value`.
+            change of the discounted return, to first order.
         targets: λ-returns for the critic.
     """
 
@@ -216,15 +219,18 @@ def critic_inputs(batch: Batch, sight: Sight) -> Float[Array, "time+1 episodes i
 
 
 def episode_returns(
-    batch: Batch, signal: Signal, index: Int[Array, ""] | int, last_values: Float[Array, " episodes"]
+    batch: Batch,
+    signal: Signal,
+    index: Int[Array, ""] | int,
+    last_values: Float[Array, " episodes"],
 ) -> Float[Array, " episodes"]:
-    """What each episode paid: undiscounted where the horizon ends it, otherwise discounted and gone on."""
+    """What each episode paid: a plain sum where the horizon ends it, otherwise discounted."""
     paid = batch.signals[..., index]
     if not signal.bootstrap:
         return paid.sum(0)
     powers = signal.discount ** jnp.arange(len(paid))[:, None]
     cut = batch.alive[-1] & ~batch.terminated[-1]
-    return (powers * paid).sum(0) + signal.discount ** len(paid) * last_values * cut
+    return (powers * paid).sum(0) + jnp.where(cut, signal.discount ** len(paid) * last_values, 0.0)
 
 
 def estimate(
@@ -237,7 +243,8 @@ def estimate(
     # The step after which the horizon cuts the episode.
     cut = jnp.zeros_like(batch.alive).at[-1].set(True)
     bootstrapped = going_on & (~cut | signal.bootstrap)
-    residuals = paid + signal.discount * values[1:] * bootstrapped - values[:-1]
+    ahead = jnp.where(bootstrapped, signal.discount * values[1:], 0.0)
+    residuals = paid + ahead - values[:-1]
     residuals = jnp.where(batch.alive, residuals, 0.0)
 
     def back(advantage: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Mapping, Sequence
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, overload
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
-
 from holdfast._arguments import check_whole_number
 from holdfast._model import RobustCMDP
-from holdfast._version import __version__
-from holdfast.deep import checkpoint, runs
-from holdfast.deep._devices import side_by_side
 from holdfast.deep.agent import Agent
-from holdfast.deep.algorithms import ALGORITHMS
 from holdfast.deep.configuration import AdversarySettings, Settings
 from holdfast.deep.environment import Environment
-from holdfast.deep.learner import Learner, Plan
+from holdfast.deep.loop import Callback, Run, TrainingError
 
-Row = dict[str, Any]
-Callback = Callable[[Sequence[Row]], None]
-
-# Iterations between two looks at what came out: on an accelerator each look is a wait.
-_CHUNK = {"cpu": 1}
-_ACCELERATOR_CHUNK = 10
-
-
-class TrainingError(RuntimeError):
-    """Training cannot go on; what was saved before stands."""
+__all__ = ["TrainingError", "as_simulator", "prepare", "train"]
 
 
 @overload
@@ -82,35 +63,50 @@ def train(
     Arguments:
         environment: a name in `hf.environments.SIMULATORS`, a table, or a simulator of your own.
         algorithm: "rcpo", or without an adversary "pcpo", "cpo" and, without limits, "trpo".
-        seeds: how many policies to train side by side, with seeds 0, 1, …, or which seeds; a list of agents
-            comes back.
+        seeds: how many policies to train side by side, with seeds 0, 1, …, or which, as in [1, 4]; a
+            list of agents comes back. On a CPU each is what it would be if it were trained alone.
         seed: of the one policy that is trained where `seeds` is left out.
         steps: simulator steps in the batches of policy updates, instead of `iterations`.
-        out: folder for metrics, checkpoints and the agents. Where it holds the same run already, training
-            goes on from its checkpoint, and gives the same as if it had never stopped.
+        out: folder for metrics, checkpoints and the agents, and TensorBoard's events where it is there.
+            Where the folder holds the same run already, training goes on from its checkpoint, and gives
+            the same as if it had never stopped; a finished run's agents come back at once, and with more
+            iterations it is carried further.
         callback: called with the rows of each few iterations, one for every iteration and seed.
-        **settings: fields of `Settings`, such as radius, cost_limit, limit_on, iterations, batch_size and
-            trust_region; adversary takes an `AdversarySettings` or a mapping.
+        **settings: fields of `Settings`, such as radius, cost_limit, limit_on, iterations, batch_size
+            and trust_region; adversary takes an `AdversarySettings` or a mapping.
 
     Returns:
         The agent, or with `seeds` a list of them.
 
     Raises:
-        ValueError: an argument cannot be used; the message names it, before any work.
+        ValueError: an argument cannot be used, or `out` holds another run or a damaged one; the message
+            says which, before any work, and nothing is overwritten.
         TrainingError: the simulator returned something that is not finite; the last checkpoint stands.
 
     Example:
         >>> import holdfast as hf
-        >>> agent = hf.train("point-gather", "rcpo", radius=0.2, cost_limit=0.1, iterations=1, batch_size=300)
-        >>> agent.limits, agent.settings.radius
-        ((0.1,), 0.2)
+        >>> model = hf.environments.n_chain(nodes=5)
+        >>> agent = hf.train(model, "pcpo", limit_on="discounted", iterations=2, batch_size=300)
+        >>> agent.limits, agent.predict([0, 0, 1, 0, 0]) in (0, 1)
+        ((-6.0,), True)
     """
-    env = as_simulator(environment)
-    several = seeds is not None
-    chosen = _seeds(seed if seeds is None else seeds, several=several)
-    run = Run.create(env, algorithm, _settings(settings, steps), chosen)
+    run = prepare(environment, algorithm, seeds=seeds, seed=seed, steps=steps, **settings)
     agents = run.train(None if out is None else Path(out), callback)
-    return agents if several else agents[0]
+    return agents[0] if seeds is None else agents
+
+
+def prepare(
+    environment: str | RobustCMDP | Environment,
+    algorithm: str,
+    *,
+    seeds: int | Sequence[int] | None = None,
+    seed: int = 0,
+    steps: int | None = None,
+    **settings: Any,
+) -> Run:
+    """The run that `train` would do, with everything checked and nothing done."""
+    env = as_simulator(environment)
+    return Run.create(env, algorithm, _settings(settings, steps), _seeds(seed, seeds))
 
 
 def as_simulator(environment: str | RobustCMDP | Environment) -> Environment:
@@ -138,201 +134,57 @@ def as_simulator(environment: str | RobustCMDP | Environment) -> Environment:
     return SIMULATORS[environment]()
 
 
-def _seeds(seeds: int | Sequence[int], *, several: bool) -> tuple[int, ...]:
-    if not several or not isinstance(seeds, int):
-        chosen = (seeds,) if isinstance(seeds, int) else tuple(seeds)
-        for each in chosen:
-            check_whole_number("seed", each, least=0)
-        if not chosen or len(set(chosen)) != len(chosen):
-            raise ValueError(f"seeds: expected different ones, at least one, got {chosen}")
-        return chosen
-    check_whole_number("seeds", seeds, least=1)
-    return tuple(range(seeds))
+def _seeds(seed: int, seeds: int | Sequence[int] | None) -> tuple[int, ...]:
+    if seeds is not None and seed != 0:
+        raise ValueError("seed: give either seed or seeds, not both")
+    if isinstance(seeds, numbers.Integral):
+        check_whole_number("seeds", seeds, least=1)
+        return tuple(range(int(seeds)))
+    if seeds is None:
+        seeds = (seed,)
+    elif isinstance(seeds, str) or not isinstance(seeds, Iterable):
+        raise ValueError(f"seeds: expected a whole number or a list of them, got {seeds!r}")
+    chosen = tuple(seeds)
+    for each in chosen:
+        check_whole_number("seed", each, least=0)
+        if each >= 2**32:
+            raise ValueError(f"seed: expected a whole number under 2**32, got {each}")
+    if not chosen or len(set(chosen)) != len(chosen):
+        raise ValueError(f"seeds: expected different ones, at least one, got {list(chosen)}")
+    return tuple(int(each) for each in chosen)
 
 
 def _settings(given: dict[str, Any], steps: int | None) -> Settings:
-    given = dict(given)
-    limit = given.get("cost_limit")
-    if limit is not None:
-        given["cost_limit"] = tuple(np.atleast_1d(np.asarray(limit, float)).tolist())
-    adversary = given.get("adversary")
+    """The settings, from whatever numbers and sequences were given for them."""
+    adversary = given.get("adversary", {})
     if isinstance(adversary, AdversarySettings):
-        given["adversary"] = dataclasses.asdict(adversary)
-    settings = Settings.from_dict(given)
+        adversary = dataclasses.asdict(adversary)
+    plain = _plain(Settings, {k: v for k, v in given.items() if k != "adversary"})
+    limit = plain.pop("cost_limit", None)
+    if limit is not None:
+        plain["cost_limit"] = limit if isinstance(limit, tuple) else (limit,)
+    try:
+        inner = _plain(AdversarySettings, dict(adversary))
+        settings = Settings.from_dict({**plain, "adversary": inner})
+    except TypeError as error:
+        raise ValueError(f"settings: {error}") from error
     if steps is None:
         return settings
     if "iterations" in given:
         raise ValueError("steps: give either steps or iterations, not both")
     check_whole_number("steps", steps, least=1)
-    return dataclasses.replace(settings, iterations=-(-steps // settings.batch_size))
+    return dataclasses.replace(settings, iterations=-(-int(steps) // settings.batch_size))
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """One training run: everything that decides its result."""
+def _plain(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Python's own numbers and tuples for those of NumPy, JAX or lists; 1 is 1.0 where that is meant."""
+    real = {field.name for field in dataclasses.fields(kind) if "float" in str(field.type)}
 
-    env: Environment
-    algorithm: str
-    plan: Plan
-    seeds: tuple[int, ...]
+    def plain(value: Any, name: str) -> Any:
+        if isinstance(value, list | tuple):
+            return tuple(plain(each, name) for each in value)
+        if hasattr(value, "tolist"):
+            return plain(value.tolist(), name)
+        return float(value) if type(value) is int and name in real else value
 
-    @classmethod
-    def create(
-        cls, env: Environment, algorithm: str, settings: Settings, seeds: tuple[int, ...]
-    ) -> Run:
-        """Checks what can be checked before any work.
-
-        Raises:
-            ValueError: an argument cannot be used; the message names it.
-        """
-        if algorithm not in ALGORITHMS:
-            known = ", ".join(ALGORITHMS)
-            raise ValueError(f"algorithm: expected one of {known}, got {algorithm!r}")
-        module = ALGORITHMS[algorithm]
-        if settings.radius > 0 and not module.ROBUST:
-            raise ValueError(
-                f"radius: {algorithm} trusts the simulator and has no use for radius "
-                f"{settings.radius}; rcpo has"
-            )
-        plan = Plan.create(env, settings, robust=module.ROBUST, constrained=module.CONSTRAINED)
-        run = cls(env, algorithm, plan, seeds)
-        jax.eval_shape(lambda: run._first())  # shapes and kernels that do not fit are refused here
-        return run
-
-    def describe(self) -> dict[str, Any]:
-        """What the run is, as values that JSON can hold."""
-        return {
-            "version": __version__,
-            "algorithm": self.algorithm,
-            "environment": self.env.description(),
-            "settings": self.plan.settings.to_dict(),
-            "limits": list(self.plan.limits),
-            "seeds": list(self.seeds),
-        }
-
-    def train(self, out: Path | None, callback: Callback | None = None) -> list[Agent]:
-        """Runs the iterations that are missing and gives the agents."""
-        iterations = self.plan.settings.iterations
-        learners, done = self._begin(out)
-        advance = self._compiled()
-        while done < iterations:
-            count = min(self._chunk(), iterations - done)
-            start = time.perf_counter()
-            learners, metrics = advance(self.env, learners, jnp.asarray(count))
-            rows = self._rows(jax.device_get(metrics), done, count)
-            self._check_finite(rows, out)
-            seconds = time.perf_counter() - start
-            done += count
-            if out is not None:
-                self._write(out, learners, done, rows, seconds / count)
-            if callback is not None:
-                callback(rows)
-        agents = [self._agent(learners, i) for i in range(len(self.seeds))]
-        if out is not None:
-            for agent in agents:
-                agent.save(runs.agent_file(out, agent.seed))
-        return agents
-
-    def _chunk(self) -> int:
-        return _CHUNK.get(jax.default_backend(), _ACCELERATOR_CHUNK)
-
-    def _first(self) -> Learner:
-        keys = jnp.stack([jax.random.PRNGKey(seed) for seed in self.seeds])
-        return side_by_side(lambda key: Learner.create(self.plan, self.env, key), keys)
-
-    def _compiled(self) -> Callable[..., tuple[Learner, dict[str, jax.Array]]]:
-        iterate = ALGORITHMS[self.algorithm].iterate
-        plan, chunk = self.plan, self._chunk()
-
-        def advance(
-            env: Environment, learners: Learner, count: jax.Array
-        ) -> tuple[Learner, dict[str, jax.Array]]:
-            def one(learners: Learner) -> tuple[Learner, dict[str, jax.Array]]:
-                return side_by_side(lambda learner: iterate(plan, env, learner), learners)
-
-            shapes = jax.eval_shape(one, learners)[1]
-            rows = jax.tree.map(lambda s: jnp.zeros((chunk, *s.shape), s.dtype), shapes)
-
-            def body(i: jax.Array, carry: tuple[Learner, Any]) -> tuple[Learner, Any]:
-                learners, rows = carry
-                learners, row = one(learners)
-                return learners, jax.tree.map(lambda all_, new: all_.at[i].set(new), rows, row)
-
-            return lax.fori_loop(0, count, body, (learners, rows))
-
-        def precise(
-            env: Environment, learners: Learner, count: jax.Array
-        ) -> tuple[Learner, dict[str, jax.Array]]:
-            # Conjugate gradients do not forgive the short products of tensor cores.
-            with jax.default_matmul_precision("float32"):
-                return advance(env, learners, count)
-
-        return eqx.filter_jit(precise)
-
-    def _begin(self, out: Path | None) -> tuple[Learner, int]:
-        create = eqx.filter_jit(self._first)
-        if out is None:
-            return create(), 0
-        found = runs.read_description(out)
-        if found is not None:
-            runs.check_same(out, found, self.describe())
-        path = out / runs.CHECKPOINT
-        done = 0
-        if found is not None and path.is_file():
-            header, learners = checkpoint.load(path, jax.eval_shape(self._first))
-            done = int(header["iteration"])
-            learners = jax.tree.map(jnp.asarray, learners)
-        else:
-            learners = create()
-        out.mkdir(parents=True, exist_ok=True)
-        for name in (runs.METRICS, runs.TIMINGS):
-            runs.keep_lines(out / name, done)
-        runs.write_description(out, self.describe())
-        return learners, done
-
-    def _write(
-        self, out: Path, learners: Learner, done: int, rows: list[Row], seconds: float
-    ) -> None:
-        """Measurements first, then the checkpoint: a kill between the two repeats, and loses nothing."""
-        runs.append_lines(out / runs.METRICS, rows)
-        first = rows[0]["iteration"]
-        timings = [{"iteration": i, "seconds": seconds} for i in range(first, done)]
-        runs.append_lines(out / runs.TIMINGS, timings)
-        header = {"kind": "checkpoint", "version": __version__, "iteration": done}
-        checkpoint.save(out / runs.CHECKPOINT, header, learners)
-
-    def _rows(self, metrics: Mapping[str, np.ndarray], done: int, count: int) -> list[Row]:
-        return [
-            {
-                "iteration": done + i,
-                "seed": seed,
-                **{name: np.asarray(value[i][s]).tolist() for name, value in metrics.items()},
-            }
-            for i in range(count)
-            for s, seed in enumerate(self.seeds)
-        ]
-
-    def _check_finite(self, rows: list[Row], out: Path | None) -> None:
-        for row in rows:
-            if row["bad_step"] >= 0:
-                kept = f"; the checkpoint in {out} stands" if out is not None else ""
-                raise TrainingError(
-                    f"{self.env.name} returned something that is not a finite number at step "
-                    f"{row['bad_step']} of an episode, in iteration {row['iteration']} of seed "
-                    f"{row['seed']}{kept}"
-                )
-
-    def _agent(self, learners: Learner, index: int) -> Agent:
-        learner = jax.tree.map(lambda leaf: np.asarray(leaf[index]), learners)
-        return Agent(
-            policy=learner.policy,
-            observations=learner.sight.observations,
-            algorithm=self.algorithm,
-            settings=self.plan.settings,
-            limits=self.plan.limits,
-            seed=self.seeds[index],
-            environment=self.env,
-            description=self.env.description(),
-        )
-
-
+    return {name: plain(value, name) for name, value in given.items()}

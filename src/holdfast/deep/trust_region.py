@@ -11,9 +11,12 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from holdfast.deep.networks import Policy
+from holdfast.deep._devices import side_by_side
+from holdfast.deep.networks import Distribution, Policy
 
 Vector = Float[Array, " n"]
+
+_PROBES = 4
 
 
 class Evidence(NamedTuple):
@@ -55,29 +58,35 @@ def divergence(
     policy: Policy, old: Policy, inputs: Array, weights: Float[Array, "time episodes"]
 ) -> Float[Array, ""]:
     """E_{d^r}[KL(π‖π_k)] on the steps of a batch."""
-    each = policy.distribution(inputs).divergence(old.distribution(inputs))
+    now: Distribution = policy.distribution(inputs)
+    each = now.divergence(old.distribution(inputs))
     return (weights * each).sum() / weights.sum()
 
 
 def fisher_product(
     policy: Policy, inputs: Array, weights: Float[Array, "time episodes"], damping: float
 ) -> Callable[[Vector], Vector]:
-    """v → (H + damping·I)v, with H the Hessian of E_{d^r}[KL(π‖π_k)] at π_k (equation (21)).
+    """V → (H + damping·h̄·I)v, with H the Hessian of E_{d^r}[KL(π‖π_k)] at π_k (equation (21)).
 
     H is JᵀFJ, with J the derivative of the distribution's parameters and F their Fisher matrix. The
-    pass through the network is linearised once, for all products.
+    pass through the network is linearised once, for all products. h̄ is the mean of H's diagonal,
+    estimated from a few fixed sign vectors, so that damping has no unit: the curvature of a table and
+    that of a network differ by orders of magnitude. In directions that a batch says little
+    about, a step without damping follows the batch's noise.
     """
     flat, unravel = ravel_pytree(policy)
     share = weights / weights.sum()
     at, forward = jax.linearize(lambda vector: unravel(vector).distribution(inputs), flat)
     backward = jax.linear_transpose(forward, flat)
 
-    def product(vector: Vector) -> Vector:
+    def undamped(vector: Vector) -> Vector:
         curved = at.metric(forward(vector))
         curved = jax.tree.map(lambda leaf: share[..., None] * leaf, curved)
-        return backward(curved)[0] + damping * vector
+        return backward(curved)[0]
 
-    return product
+    signs = jax.random.rademacher(jax.random.PRNGKey(0), (_PROBES, flat.size), flat.dtype)
+    mean = (signs * side_by_side(undamped, signs)).sum() / signs.size
+    return lambda vector: undamped(vector) + damping * mean * vector
 
 
 def conjugate_gradients(
@@ -87,11 +96,10 @@ def conjugate_gradients(
     tolerance: float = 1e-10,
 ) -> Float[Array, "k n"]:
     """Solves Hx = b for several b side by side, in so many steps from zero; done early, it rests."""
-    products = jax.vmap(product)
 
     def step(_: int, carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         x, residual, direction, square = carry
-        curved = products(direction)
+        curved = side_by_side(product, direction)
         bend = (direction * curved).sum(-1)
         going = (square > tolerance * scale) & (bend > 0)
         length = jnp.where(going, square / jnp.where(going, bend, 1.0), 0.0)[:, None]
@@ -138,8 +146,8 @@ def line_search(
     """The longest step decay^k·x that keeps to the trust region and does what it was taken for.
 
     It must stay within δ, not lower the reward's surrogate unless a constraint is being recovered, and
-    leave every linearised constraint met, or no worse where it cannot be met yet. Where none of the tries
-    does, the policy stays as it is.
+    leave every linearised constraint met, or no worse where it cannot be met yet. Where none of the
+    tries does, the policy stays as it is.
 
     Arguments:
         policy: the one that drew the batches.
@@ -161,7 +169,7 @@ def line_search(
         # Met, or where it is not met yet, not worse than it was.
         kept = jnp.all(gains[1:] >= jnp.minimum(needed, 0.0))
         better = recovering | (gains[0] > 0)
-        good = jnp.isfinite(kl) & (kl <= delta) & kept & better
+        good = jnp.isfinite(kl) & jnp.isfinite(gains).all() & (kl <= delta) & kept & better
         return good, kl, gains
 
     def body(carry: tuple) -> tuple:

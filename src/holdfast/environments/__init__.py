@@ -1,14 +1,35 @@
-"""Models by name, with the paper's numbers as defaults.
+"""Models and simulators by name, with the paper's numbers as defaults, and what one's own are made of.
 
-A new model is one file beside this one and one line in `MODELS`.
+`MODELS` are tables: a new one is one file beside this one and one line there. `SIMULATORS` are what
+`train` takes by name, every table among them. A simulator of one's own is a subclass of `Environment`,
+which says what it needs in terms of `Box` or `Discrete` actions, `GaussianNoise` or `Outcomes`, and
+`Step`.
 """
 
+from __future__ import annotations
+
+import importlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from holdfast._model import RobustCMDP
 from holdfast.environments.frozen_lake import frozen_lake
 from holdfast.environments.gambler import gambler
 from holdfast.environments.n_chain import n_chain
+
+if TYPE_CHECKING:
+    from holdfast.deep.environment import (
+        Box,
+        Discrete,
+        Environment,
+        GaussianNoise,
+        Outcomes,
+        Step,
+    )
+    from holdfast.environments.linear_gaussian import LinearGaussian
+    from holdfast.environments.point_gather import PointGather
+    from holdfast.environments.simulators import SIMULATORS
+    from holdfast.environments.table_simulator import TableSimulator
 
 MODELS: dict[str, Callable[..., RobustCMDP]] = {
     "gambler": gambler,
@@ -16,4 +37,45 @@ MODELS: dict[str, Callable[..., RobustCMDP]] = {
     "frozen-lake": frozen_lake,
 }
 
-__all__ = ["MODELS", "frozen_lake", "gambler", "n_chain"]
+# Loaded when first used: who solves tables needs none of it.
+_HOME = {
+    "Box": "holdfast.deep.environment",
+    "Discrete": "holdfast.deep.environment",
+    "Environment": "holdfast.deep.environment",
+    "GaussianNoise": "holdfast.deep.environment",
+    "LinearGaussian": "holdfast.environments.linear_gaussian",
+    "Outcomes": "holdfast.deep.environment",
+    "PointGather": "holdfast.environments.point_gather",
+    "SIMULATORS": "holdfast.environments.simulators",
+    "Step": "holdfast.deep.environment",
+    "TableSimulator": "holdfast.environments.table_simulator",
+}
+
+__all__ = [
+    "MODELS",
+    "SIMULATORS",
+    "Box",
+    "Discrete",
+    "Environment",
+    "GaussianNoise",
+    "LinearGaussian",
+    "Outcomes",
+    "PointGather",
+    "Step",
+    "TableSimulator",
+    "frozen_lake",
+    "gambler",
+    "n_chain",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'holdfast.environments' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

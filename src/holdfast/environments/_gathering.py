@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import jax
+import math
+
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, UInt
 
 APPLES, BOMBS = 2, 8
 OBJECTS = APPLES + BOMBS
@@ -19,8 +21,8 @@ _CELLS_A_SIDE, _CELL_OF_ORIGIN = 6, 21
 _BIN_SLOPES = np.tan(np.pi * (np.arange(1, BINS) / BINS - 0.5)).astype(np.float32)
 
 
-def distinct_cells(key: PRNGKeyArray) -> Int[Array, "10"]:
-    """Ten different cells, every ordered choice as likely as every other.
+def distinct_cells(bits: UInt[Array, "10"]) -> Int[Array, "10"]:
+    """Ten different cells from 32 random bits for each, every ordered choice as likely as every other.
 
     Cell i is first drawn among the 35 − i that are left, by its rank among them. Going back through
     the draws, every later rank that is not below an earlier one moves up by one to make room for it.
@@ -29,11 +31,11 @@ def distinct_cells(key: PRNGKeyArray) -> Int[Array, "10"]:
 
     Example:
         >>> import jax
-        >>> len(set(distinct_cells(jax.random.key(0)).tolist()))
+        >>> len(set(distinct_cells(jax.random.bits(jax.random.key(0), (10,))).tolist()))
         10
     """
     remaining = np.arange(CELLS, CELLS - OBJECTS, -1, dtype=np.uint32)
-    cells = (jax.random.bits(key, (OBJECTS,), jnp.uint32) % remaining).astype(jnp.int32)
+    cells = (bits % remaining).astype(jnp.int32)
     for i in reversed(range(OBJECTS)):
         drawn_later = np.arange(OBJECTS) > i
         cells += drawn_later & (cells >= cells[i])
@@ -114,3 +116,17 @@ def sorted_rows(keys: Float[Array, " n"], rows: Float[Array, "n k"]) -> Float[Ar
     place = before.sum(axis=1, dtype=jnp.int32)
     in_place = place == index[:, None]
     return jnp.where(in_place[:, :, None], rows, 0.0).sum(axis=1)
+
+
+def normal_from(bits: UInt[Array, " n"]) -> Float[Array, " n"]:
+    """Standard normal numbers made of 32 random bits each.
+
+    Example:
+        >>> import jax
+        >>> numbers = normal_from(jax.random.bits(jax.random.key(0), (10_000,)))
+        >>> abs(float(numbers.mean())) < 0.05, abs(float(numbers.std()) - 1) < 0.05
+        (True, True)
+    """
+    # The middles of 2²⁴ equal parts of (−1, 1): the ends would be infinite.
+    uniform = (bits >> 8).astype(jnp.float32) * 2.0**-23 + (2.0**-24 - 1)
+    return math.sqrt(2) * lax.erf_inv(uniform)

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import ArrayLike
 
-from holdfast._model import Kernel, RobustCMDP, at_least
 from holdfast._arguments import check_probability, check_whole_number
+from holdfast._model import Kernel, RobustCMDP, at_least
 from holdfast.uncertainty import KL
 
 # (row, column) of left, down, right, up, in Gymnasium's order; a slip goes to a neighbour in it.

@@ -21,6 +21,7 @@ from holdfast.environments._gathering import (
     cell_positions,
     distinct_cells,
     in_body_frame,
+    normal_from,
     sensors,
     sorted_rows,
 )
@@ -208,12 +209,13 @@ class PointGather(Environment):
 
     def reset(self, key: PRNGKeyArray) -> tuple[PointGatherState, Float[Array, " observation"]]:
         """The point near the origin, and the objects on distinct cells."""
-        body_key, cell_key = jax.random.split(key)
-        body = jax.random.normal(body_key, (6,), jnp.float32)
+        # One draw for all: a generator mapped over thousands of keys is slow to compile.
+        bits = jax.random.bits(key, (6 + OBJECTS,), jnp.uint32)
+        body = normal_from(bits[:6])
         state = PointGatherState(
             pose=0.01 * body[:3],
             velocity=0.1 * body[3:],
-            objects=cell_positions(distinct_cells(cell_key)),
+            objects=cell_positions(distinct_cells(bits[6:])),
             present=jnp.ones(OBJECTS, bool),
             clock=jnp.zeros((), jnp.int32) if self.clock else None,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,12 +29,17 @@ def simulator_from(description: Mapping[str, Any]) -> Environment | None:
     """The simulator that a description is of; None where it is not one of these.
 
     Example:
+        >>> import json
         >>> env = SIMULATORS["point-gather"](horizon=20)
-        >>> simulator_from(env.description()).horizon
+        >>> simulator_from(json.loads(json.dumps(env.description()))).horizon
         20
     """
     make = SIMULATORS.get(description.get("name", ""))
     if make is None:
         return None
-    env = make(**description.get("options", {}))
-    return env if env.description() == dict(description) else None
+    try:
+        env = make(**description.get("options", {}))
+    except (TypeError, ValueError):
+        return None
+    # As JSON has it, where a tuple is a list.
+    return env if json.loads(json.dumps(env.description())) == dict(description) else None

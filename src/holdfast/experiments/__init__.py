@@ -1,8 +1,15 @@
-"""What the paper ran, as data, and the runner.
+"""What the paper ran, as data, and the runners.
 
-Importing this package costs nothing: the runner and its results are modules of their own.
+Importing this package costs nothing: the runners and their results are modules of their own.
 """
 
-from holdfast.experiments.configuration import PAPER, Job, TabularExperiment
+from holdfast.experiments.configuration import (
+    DEEP,
+    PAPER,
+    DeepExperiment,
+    Job,
+    TabularExperiment,
+    TrainingJob,
+)
 
-__all__ = ["PAPER", "Job", "TabularExperiment"]
+__all__ = ["DEEP", "PAPER", "DeepExperiment", "Job", "TabularExperiment", "TrainingJob"]

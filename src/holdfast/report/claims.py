@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ class Claim:
     experiment: str
     statement: str
     source: str
-    check: Callable[[Results], Finding]
+    check: Callable[[Any], Finding]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _LEGEND = (
-    "Feasible means that the worst-case margin less the numerical error is at least zero. "
-    "Rewards are worst-case, discounted, the mean over the seeds of the last iterate."
+    "In tables feasible means that the worst-case margin less the numerical error is at least zero, "
+    "and rewards are worst-case, discounted, the mean over the seeds of the last iterate. In "
+    "simulators costs and rewards are means over episodes and seeds, with 95 % confidence intervals "
+    "in brackets."
 )
 
 

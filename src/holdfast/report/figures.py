@@ -36,8 +36,9 @@ class LineStyle(NamedTuple):
 
 
 # Okabe and Ito's palette, told apart with any common colour blindness. RCPO is drawn last, on top.
-_STYLES = {
+STYLES = {
     "rvi": LineStyle("RVI", "#4d4d4d", (0, (1, 1.2)), 1.8),
+    "trpo": LineStyle("TRPO", "#4d4d4d", (0, (1, 1.2)), 1.8),
     "cpo": LineStyle("CPO", "#009e73", (0, (6, 1.5, 1, 1.5)), 1.6),
     "pcpo": LineStyle("PCPO", "#d55e00", (0, (4, 1.5)), 1.6),
     "rcpo": LineStyle("RCPO", "#0072b2", "solid", 2.2),
@@ -50,7 +51,7 @@ _LABEL_SPACING = 0.07
 
 _TITLES = {"gambler": "Gambler", "n-chain": "N-chain", "frozen-lake": "Frozen-Lake"}
 
-_SETTINGS = {
+SETTINGS = {
     "svg.hashsalt": "holdfast",
     "font.size": 10,
     "font.family": "DejaVu Sans",
@@ -73,7 +74,7 @@ def write_figure(path: Path, results: Results) -> None:
     from matplotlib import style
 
     # Nothing of the reader's own settings may show in a figure that others compare with theirs.
-    with style.context(_SETTINGS, after_reset=True):
+    with style.context(SETTINGS, after_reset=True):
         figure = draw(results)
         for kind, options in (
             ("png", {"dpi": DOTS_PER_INCH}),
@@ -116,9 +117,10 @@ def _spread(seeds: int) -> str:
     return "one seed" if seeds == 1 else f"mean ± 1 standard deviation, {seeds} seeds"
 
 
-def _style(algorithm: str, others: Sequence[str]) -> LineStyle:
-    if algorithm in _STYLES:
-        return _STYLES[algorithm]
+def style_of(algorithm: str, others: Sequence[str]) -> LineStyle:
+    """An algorithm's own style, or one of those left for others."""
+    if algorithm in STYLES:
+        return STYLES[algorithm]
     colour = _OTHER_COLOURS[others.index(algorithm) % len(_OTHER_COLOURS)]
     return LineStyle(algorithm.upper(), colour, (0, (2, 1)), 1.6)
 
@@ -129,11 +131,11 @@ def _curves(
     series: Callable[[Result], Float[np.ndarray, " rows"]],
     bound: Bound | None = None,
 ) -> None:
-    others = [name for name in results.runs if name not in _STYLES]
-    order = [*others, *(name for name in _STYLES if name in results.runs)]
+    others = [name for name in results.runs if name not in STYLES]
+    order = [*others, *(name for name in STYLES if name in results.runs)]
     ends = []
     for algorithm in order:
-        style = _style(algorithm, others)
+        style = style_of(algorithm, others)
         mean, deviation = _over_seeds([series(run) for run in results.runs[algorithm]])
         iterations = np.arange(len(mean))
         axes.fill_between(

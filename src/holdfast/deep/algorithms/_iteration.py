@@ -168,8 +168,13 @@ def linearise(plan: Plan, learner: Learner, samples: Samples) -> Outlook:
 
 def needed(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
     """b_i = d_i − V_i, with the limit tightened by what earlier measurements taught."""
-    inner = jnp.asarray(plan.limits) - learner.tightening
-    return -inner - samples.estimates.value[1:]
+    return _measured(plan, samples) - (jnp.asarray(plan.limits) - learner.tightening)
+
+
+def _measured(plan: Plan, samples: Samples) -> Float[Array, " costs"]:
+    """The costs, with as much of their standard errors on top as the settings ask for."""
+    found = samples.estimates
+    return -found.value[1:] + plan.settings.limit_confidence * found.error[1:]
 
 
 def land(plan: Plan, learner: Learner, outlook: Outlook, step: Step) -> Landing:
@@ -187,9 +192,7 @@ def land(plan: Plan, learner: Learner, outlook: Outlook, step: Step) -> Landing:
     )
 
 
-def learn(
-    plan: Plan, learner: Learner, samples: Samples, policy: Policy, step: Step
-) -> Learner:
+def learn(plan: Plan, learner: Learner, samples: Samples, policy: Policy, step: Step) -> Learner:
     """The new policy, critics fitted, inner limits moved, normalisers updated."""
     settings = plan.settings
 
@@ -215,9 +218,12 @@ def learn(
     else:
         natures = side_by_side(fitted, learner.natures, samples.batches, targets)
     tightening = jnp.where(step.recovered, learner.tightening, _tightened(plan, learner, samples))
+    sight = looked_at(learner.sight, samples.batches)
+    if learner.sight.observations is not None and sight.observations is not None:
+        policy = policy.rebased(learner.sight.observations, sight.observations)
     return Learner(
         policy,
-        looked_at(learner.sight, samples.batches),
+        sight,
         natures,
         tightening,
         learner.trust_region,
@@ -238,8 +244,8 @@ def _tightened(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, "
         return learner.tightening
     limits = jnp.asarray(plan.limits)
     size = jnp.abs(limits)
-    measured = -samples.estimates.value[1:]
-    excess = jnp.clip(measured - (limits - settings.limit_margin * size), -size / 2, size / 2)
+    excess = _measured(plan, samples) - (limits - settings.limit_margin * size)
+    excess = jnp.clip(excess, -size / 2, size / 2)
     return jnp.clip(learner.tightening + settings.limit_gain * excess, 0.0, 2 * size)
 
 
@@ -286,4 +292,3 @@ def summarise(landing: Landing, step: Step) -> Metrics:
         "recovered": step.recovered,
         "met": step.met,
     }
-

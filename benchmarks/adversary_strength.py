@@ -1,0 +1,137 @@
+"""How much of the true worst case do learned adversaries find?
+
+On a linear system the worst case has a closed form; on a table exact evaluation gives it. Each line is
+the share of that drop which an adversary reached against a frozen policy, on fresh episodes:
+
+    python benchmarks/adversary_strength.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import holdfast as hf
+from holdfast.deep.attack import Frozen, train_attackers, watch
+from holdfast.deep.configuration import AdversarySettings
+from holdfast.deep.environment import Environment
+from holdfast.deep.networks import Policy
+from holdfast.deep.rollout import Signal
+from holdfast.environments.linear_gaussian import LinearGaussian
+from holdfast.environments.table_simulator import TableSimulator
+
+JUDGED_ON = 20_000
+LINEAR_RADII = (0.02, 0.1, 0.5)
+LINEAR = {"updates": 40, "batch_size": 6_000}
+TABLES = {
+    "categorical": {"updates": 40, "batch_size": 15_000, "learning_rate": 0.03},
+    "tilted": {"updates": 20, "batch_size": 8_000},
+    "gaussian-mixture": {"updates": 40, "batch_size": 15_000, "learning_rate": 0.01},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--only", choices=("linear", "tables"), default=None)
+    only = parser.parse_args().only
+    print(
+        f"{'environment':<16} {'kernel':<17} {'gradient':<9} {'signal':<8} radius  share of the drop"
+    )
+    if only != "tables":
+        for gradient in ("score", "pathwise"):
+            linear(gradient)
+    if only != "linear":
+        for name in ("gambler", "n-chain"):
+            for kernel in TABLES:
+                table(name, kernel)
+
+
+def linear(gradient: str) -> None:
+    env = LinearGaussian(horizon=120)
+    policy = Policy.create(jax.random.PRNGKey(0), env.observation_size, (), env.action_space)
+    weights = jnp.zeros_like(policy.network.weights[0])
+    policy = eqx.tree_at(lambda p: p.network.weights, policy, (weights,))
+    settings = AdversarySettings(gradient=gradient, **LINEAR)
+    found = attacked(env, policy, env.discount, settings, LINEAR_RADII, (64, 32), 2e-3)
+    for i, signal in enumerate(("reward", "cost")):
+        for radius, value in zip(LINEAR_RADII, found[i], strict=True):
+            known = env.closed_form(radius=radius, signal=signal)
+            value = value if signal == "reward" else -value
+            share = (value - known.nominal) / (known.worst - known.nominal)
+            show("linear-gaussian", "gaussian-mixture", gradient, signal, radius, share)
+
+
+def table(name: str, kernel: str) -> None:
+    model = hf.environments.MODELS[name]()
+    policy_table = np.random.default_rng(0).dirichlet(np.ones(model.actions), model.states)
+    exact = hf.evaluate(model, policy_table)
+    kind = "gaussian" if kernel == "gaussian-mixture" else "outcome"
+    env = TableSimulator(model, name=name, disturbance=kind)
+    policy = Policy.create(jax.random.PRNGKey(0), model.states, (), env.action_space)
+    logits = jnp.log(jnp.asarray(policy_table, jnp.float32))
+    policy = eqx.tree_at(
+        lambda p: (p.network.weights, p.network.biases),
+        policy,
+        ((logits,), (jnp.zeros(model.actions),)),
+    )
+    radius = float(np.max(model.uncertainty.radius))
+    settings = AdversarySettings(kernel=kernel, **TABLES[kernel])
+    found = attacked(env, policy, model.discount, settings, (radius,), (), 0.02)
+    for i, worth in enumerate((exact.reward, *exact.constraints)):
+        share = (found[i][0] - worth.nominal) / (worth.worst - worth.nominal)
+        show(
+            name,
+            kernel,
+            "-" if kernel == "tilted" else "score",
+            ("reward", "utility")[i],
+            radius,
+            share,
+        )
+
+
+def attacked(
+    env: Environment,
+    policy: Policy,
+    discount: float,
+    settings: AdversarySettings,
+    radii: tuple[float, ...],
+    hidden: tuple[int, ...],
+    critic_learning_rate: float,
+) -> list[np.ndarray]:
+    """For each signal, what the adversaries leave of it at each radius."""
+    signals = Signal(jnp.full(2, discount), jnp.full(2, 0.95), bootstrap=True)
+    frozen = Frozen(env, policy, None, signals, hidden, deterministic=False)
+
+    @eqx.filter_jit
+    def run(frozen: Frozen, key: jax.Array, index: jax.Array) -> jax.Array:
+        sight = watch(frozen, settings, key)
+        keys = jax.random.split(key, len(radii))
+        return train_attackers(
+            frozen,
+            sight,
+            index,
+            jnp.asarray(radii),
+            keys,
+            settings,
+            critic_learning_rate,
+            JUDGED_ON,
+        ).values
+
+    return [np.asarray(run(frozen, jax.random.PRNGKey(1), jnp.asarray(i))) for i in range(2)]
+
+
+def show(env: str, kernel: str, gradient: str, signal: str, radius: float, share: float) -> None:
+    print(f"{env:<16} {kernel:<17} {gradient:<9} {signal:<8} {radius:<6g} {share:8.1%}", flush=True)
+
+
+if __name__ == "__main__":
+    start = time.perf_counter()
+    main()
+    print(f"{time.perf_counter() - start:.0f} s")

@@ -1,0 +1,225 @@
+"""The verb `stress`: a trained policy under kernels that it was not trained on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from holdfast._arguments import check_whole_number
+from holdfast._model import RobustCMDP
+from holdfast.deep.adversary import Nature, kernel_name
+from holdfast.deep.agent import Agent
+from holdfast.deep.attack import Frozen, played_length
+from holdfast.deep.configuration import AdversarySettings
+from holdfast.deep.environment import Environment
+from holdfast.deep.learner import Plan
+from holdfast.deep.stress_bench import Bench, Callback, Tests, rows_of
+from holdfast.deep.stress_result import Stress
+
+RADII = (0.05, 0.1, 0.2, 0.4)
+KERNELS = ("auto", "tilted")
+# Nature's lookahead replaces learning: a tilted kernel is as good as its critic, which is there soon.
+_TILTED_SHARE, _TILTED_BATCH = 10, 10_000
+
+
+def stress(
+    agent: Agent | Sequence[Agent],
+    *,
+    radii: Sequence[float] | None = RADII,
+    noise: Sequence[float] | str | None = "auto",
+    action_noise: Sequence[float] | str | None = "auto",
+    parameters: Mapping[str, Sequence[float]] | None = None,
+    restarts: int = 2,
+    episodes: int = 20_000,
+    updates: int = 100,
+    kernels: str | AdversarySettings | Sequence[str | AdversarySettings] | None = None,
+    deterministic: bool = False,
+    environment: str | RobustCMDP | Environment | None = None,
+    seed: int = 0,
+    confidence: float = 0.95,
+    callback: Callback | None = None,
+    **parameter_values: Sequence[float],
+) -> Stress:
+    """Puts a trained policy under kernels that it was not trained on, and measures what is left.
+
+    *Attacks.* For every radius, and for the reward and each cost on its own, fresh adversaries are
+    trained against the frozen policy: of every kind in `kernels`, `restarts` of each. The strongest, by
+    episodes of its own, is kept; one found within a smaller radius counts too, since it lies in the
+    larger ball. What is reported comes from further episodes, so the choice does not colour it. The
+    numbers say how bad it was found to get; a better adversary could find worse.
+
+    *Noise.* The environment's Gaussian noise times a factor; or noise added to actions.
+
+    *Parameters.* The environment with other physics, under its nominal noise.
+
+    The reward is a plain sum where the agent was trained with limit_on="episode", otherwise discounted.
+
+    Arguments:
+        agent: one, or several seeds of one run: then rows are means over agents.
+        radii: of attacks; None leaves them out. The nominal kernel is always there.
+        noise: factors on the disturbance, where that is Gaussian; None leaves it out.
+        action_noise: standard deviations, in the environment's units, where actions are vectors; None
+            leaves it out. "auto" for either takes a few where it can be done.
+        parameters: values to try for each parameter of the environment, one at a time.
+        restarts: adversaries of each kind for each radius and signal.
+        episodes: that each row is the mean of, for each agent.
+        updates: batches that a learned adversary is trained on; a tilted one takes a tenth.
+        kernels: kinds of adversaries, by name or with all their settings; the learned kind that fits the
+            noise and "tilted" if left out.
+        deterministic: stress the most likely actions rather than those that are drawn as in training.
+        environment: the simulator, where the agent has none or another one is meant.
+        seed: of all that is drawn.
+        confidence: of the bootstrap intervals.
+        callback: called with the tests done, their number, and what comes next.
+        **parameter_values: the same as `parameters`: stress(agent, speed=[0.8, 1.2]).
+
+    Raises:
+        ValueError: an argument cannot be used; the message names it, before any work.
+        FloatingPointError: the simulator returned something that is not finite.
+
+    Example:
+        >>> from holdfast.deep.stress import stress
+        >>> from holdfast.deep.train import train
+        >>> from holdfast.environments.linear_gaussian import LinearGaussian
+        >>> env = LinearGaussian(horizon=10)
+        >>> agent = train(env, "cpo", cost_limit=40.0, iterations=1, batch_size=100)
+        >>> found = stress(agent, radii=None, noise=[2], action_noise=None, episodes=200)
+        >>> [row.label for row in found.rows]
+        ['nominal', 'noise × 2']
+    """
+    given = (agent,) if isinstance(agent, Agent) else tuple(agent)
+    env = _environment(given, environment)
+    tests = Tests.create(
+        env,
+        radii=radii,
+        noise=noise,
+        action_noise=action_noise,
+        parameters=_merged(parameters, parameter_values),
+    )
+    for name, value in (("restarts", restarts), ("episodes", episodes), ("updates", updates)):
+        check_whole_number(name, value, least=1)
+    check_whole_number("seed", seed, least=0)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence!r}")
+    kinds = _kinds(env, kernels, updates)
+    frozen, limits = zip(*(_frozen(each, env, deterministic) for each in given), strict=True)
+    if len(set(limits)) > 1:
+        raise ValueError(f"agent: expected agents with the same limits, got {limits}")
+    bench = Bench(env, tests, kinds, restarts, episodes, seed, callback, len(given))
+    found = [bench.measure(each, i) for i, each in enumerate(frozen)]
+    return Stress(
+        agents=_labels(given),
+        cost_names=env.cost_names,
+        limits=limits[0],
+        rows=tuple(rows_of(tests, env.cost_names, found, seed, confidence)),
+        environment=env.description(),
+        setup={
+            "episodes": episodes,
+            "restarts": restarts,
+            "kernels": [dataclasses.asdict(kind) for kind in kinds],
+            "deterministic": bool(deterministic),
+            "limit_on": given[0].settings.limit_on,
+            "steps_per_episode": frozen[0].length,
+            "confidence": confidence,
+            "seed": seed,
+        },
+    )
+
+
+def _environment(
+    agents: tuple[Agent, ...], environment: str | RobustCMDP | Environment | None
+) -> Environment:
+    if not agents or not all(isinstance(each, Agent) for each in agents):
+        raise ValueError(f"agent: expected an Agent or a list of them, got {agents!r}")
+    env = agents[0].environment
+    if environment is not None:
+        from holdfast.deep.train import as_simulator
+
+        env = as_simulator(environment)
+    if env is None:
+        name = agents[0].description.get("name", "its simulator")
+        raise ValueError(f"agent: it was saved without {name}; pass environment=")
+    for each in agents:
+        inputs = each.policy.network.weights[0].shape[0]
+        if inputs != env.observation_size or each.policy.space != env.action_space:
+            raise ValueError(
+                f"environment: {env.name} has {env.observation_size} observations and actions "
+                f"{env.action_space}, the policy {inputs} and {each.policy.space}"
+            )
+        if environment is None and dict(each.description) != dict(agents[0].description):
+            raise ValueError("agent: expected agents of one environment, got several")
+        if each.settings.limit_on != agents[0].settings.limit_on:
+            raise ValueError("agent: expected agents with the same limit_on, got both kinds")
+    return env
+
+
+def _frozen(
+    agent: Agent, env: Environment, deterministic: bool
+) -> tuple[Frozen, tuple[float, ...]]:
+    settings = dataclasses.replace(agent.settings, cost_limit=agent.limits)
+    plan = Plan.create(env, settings, robust=True, constrained=True)
+    policy, observations = jax.tree.map(jnp.asarray, (agent.policy, agent.observations))
+    frozen = Frozen(
+        env=env,
+        policy=policy,
+        observations=observations,
+        signals=plan.signals,
+        length=played_length(env.horizon, plan.discounts, plan.bootstrap),
+        hidden=settings.hidden,
+        critic_learning_rate=settings.critic_learning_rate,
+        deterministic=bool(deterministic),
+    )
+    return frozen, plan.limits
+
+
+def _labels(agents: Sequence[Agent]) -> tuple[str, ...]:
+    labels = [f"{agent.algorithm}-{agent.seed}" for agent in agents]
+    if len(set(labels)) < len(labels):
+        labels = [f"{label} ({i})" for i, label in enumerate(labels)]
+    return tuple(labels)
+
+
+def _kinds(
+    env: Environment,
+    kernels: str | AdversarySettings | Sequence[str | AdversarySettings] | None,
+    updates: int,
+) -> tuple[AdversarySettings, ...]:
+    chosen = KERNELS if kernels is None else kernels
+    if isinstance(chosen, str | AdversarySettings):
+        chosen = (chosen,)
+    if not chosen:
+        raise ValueError("kernels: expected at least one; radii=None leaves attacks out")
+    found = []
+    for each in chosen:
+        if isinstance(each, AdversarySettings):
+            settings = each
+        elif each == "tilted":
+            few = max(1, updates // _TILTED_SHARE)
+            settings = AdversarySettings("tilted", updates=few, batch_size=_TILTED_BATCH)
+        else:
+            settings = AdversarySettings(each, updates=updates)
+        settings = dataclasses.replace(settings, kernel=kernel_name(env, settings))
+        _check_fits(env, settings)
+        found.append(settings)
+    return tuple(found)
+
+
+def _check_fits(env: Environment, settings: AdversarySettings) -> None:
+    """Refuses a kind of kernel that does not fit the environment's noise."""
+
+    def create() -> Nature:
+        return Nature.create(jax.random.PRNGKey(0), env, jnp.ones(()), settings, (), 1e-3)
+
+    jax.eval_shape(create)
+
+
+def _merged(
+    parameters: Mapping[str, Sequence[float]] | None, more: Mapping[str, Sequence[float]]
+) -> dict[str, Sequence[float]]:
+    both = sorted((parameters or {}).keys() & more.keys())
+    if both:
+        raise ValueError(f"parameters: {both[0]} is given twice")
+    return {**(parameters or {}), **more}
