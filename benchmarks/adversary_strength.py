@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import holdfast as hf
-from holdfast.deep.attack import Frozen, train_attackers, watch
+from holdfast.deep.attack import Frozen, played_length, train_attackers, watch
 from holdfast.deep.configuration import AdversarySettings
 from holdfast.deep.environment import Environment
 from holdfast.deep.networks import Policy
@@ -104,27 +104,23 @@ def attacked(
     radii: tuple[float, ...],
     hidden: tuple[int, ...],
     critic_learning_rate: float,
-) -> list[np.ndarray]:
+) -> np.ndarray:
     """For each signal, what the adversaries leave of it at each radius."""
     signals = Signal(jnp.full(2, discount), jnp.full(2, 0.95), bootstrap=True)
-    frozen = Frozen(env, policy, None, signals, hidden, deterministic=False)
-
-    @eqx.filter_jit
-    def run(frozen: Frozen, key: jax.Array, index: jax.Array) -> jax.Array:
-        sight = watch(frozen, settings, key)
-        keys = jax.random.split(key, len(radii))
-        return train_attackers(
-            frozen,
-            sight,
-            index,
-            jnp.asarray(radii),
-            keys,
-            settings,
-            critic_learning_rate,
-            JUDGED_ON,
-        ).values
-
-    return [np.asarray(run(frozen, jax.random.PRNGKey(1), jnp.asarray(i))) for i in range(2)]
+    length = played_length(env.horizon, (discount,), bootstrap=True)
+    frozen = Frozen(env, policy, None, signals, length, hidden, critic_learning_rate, False)
+    key = jax.random.PRNGKey(1)
+    indices = jnp.repeat(jnp.arange(2), len(radii))
+    found = train_attackers(
+        frozen,
+        watch(frozen, key),
+        indices,
+        jnp.tile(jnp.asarray(radii), 2),
+        jax.random.split(key, len(indices)),
+        settings,
+        JUDGED_ON,
+    )
+    return np.asarray(found.values).reshape(2, len(radii))
 
 
 def show(env: str, kernel: str, gradient: str, signal: str, radius: float, share: float) -> None:

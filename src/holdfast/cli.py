@@ -343,13 +343,18 @@ something was not a finite number, 2 bad input, 130 interrupted."""
             )
         try:
             with _refused(), progress_on(sys.stderr, run.describe()) as progress:
-                run.train(out, progress)
+                agents = run.train(out, progress)
         except TrainingError as error:
             raise FailedError(str(error)) from error
         outcome = Outcome.of(out)
         _console().print(outcome.table())
         if outcome.over_limits:
             print(f"over a limit: {', '.join(outcome.over_limits)}")
+        if self.environment == "point-gather":
+            from holdfast.report.episode import Episode, draw_episode
+
+            for suffix in ("png", "gif"):
+                draw_episode(out / f"episode.{suffix}", Episode.of(agents[0]))
         print(f"written to {out}")
         print(f"next: holdfast stress {out}")
         return NOT_FEASIBLE if outcome.over_limits else FEASIBLE

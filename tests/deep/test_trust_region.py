@@ -203,7 +203,7 @@ def test_gains_are_the_true_changes_in_the_unit_of_the_limit(oracle, limit_on):
     assert (np.abs(estimates.value[1:] - now) <= 5 * error).all()
     assert (np.abs(found.needed - (np.array([1.5, -90.0]) - now)) <= 5 * error).all()
     _, unravel = ravel_pytree(learner.policy)
-    for c in np.eye(3, dtype=np.float32):
+    for c in jnp.eye(3):
         moved = unravel(found.step(c)).network
         direction = np.asarray(moved.weights[0], float) + np.asarray(moved.biases[0], float)
         small = 1e-4 / np.abs(direction).max()

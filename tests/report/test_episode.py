@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import equinox as eqx
+import jax
 import matplotlib.figure
 import numpy as np
 import pytest
 from PIL import Image
 
+from holdfast.deep.agent import Agent
+from holdfast.deep.configuration import Settings
+from holdfast.deep.networks import Policy
+from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.environments.point_gather import PointGather, PointGatherState
 from holdfast.report import episode as drawing
 from holdfast.report.episode import Episode, draw_episode
@@ -92,3 +98,24 @@ def test_rows_that_do_not_fit_are_refused(straight_on):
             np.zeros(5),
             straight_on.costs,
         )
+
+
+def untrained(env):
+    policy = Policy.create(jax.random.PRNGKey(0), env.observation_size, (8,), env.action_space)
+    return Agent(policy, None, "trpo", Settings(), (0.1,), 0, env, env.description())
+
+
+def test_an_agents_episode_is_what_the_simulator_gives():
+    env = PointGather()
+    episode = Episode.of(untrained(env), seed=3)
+    step = eqx.filter_jit(lambda *given: env.step(*given))
+    for t in range(episode.steps):
+        before = jax.tree.map(lambda leaf, t=t: leaf[t], episode.states)
+        after = step(before, episode.actions[t], episode.disturbances[t])
+        np.testing.assert_allclose(after.state.pose, episode.states.pose[t + 1], atol=1e-5)
+        assert float(after.reward) == episode.rewards[t]
+
+
+def test_only_point_gather_can_be_drawn():
+    with pytest.raises(ValueError, match="point-gather"):
+        Episode.of(untrained(LinearGaussian()))

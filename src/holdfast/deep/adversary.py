@@ -160,7 +160,8 @@ def _by_score(
         changed = eqx.tree_at(lambda k: k.network, kernel, network)
         ratio = jnp.exp(changed.log_density(x, log_nominal, drawn) - before)
         near = jnp.clip(ratio, 1 - settings.clip, 1 + settings.clip)
-        return (weight * jnp.maximum(ratio * units, near * units)).sum() / weight.sum()
+        each = jnp.maximum(ratio * units, near * units) + changed.excess(x, log_nominal) ** 2
+        return (weight * each).sum() / weight.sum()
 
     data = (inputs, batch.log_nominal, batch.disturbances, old, units, weights)
     return _descend(nature, loss, data, settings)
@@ -181,6 +182,8 @@ def _pathwise(
     """Down the gradient of E[signal + γV(s')] through the dynamics and the critic."""
     kernel: Any = nature.kernel
     critic = nature.critic
+    # Values in units of their spread, as the advantages of the score function are.
+    unit = critic.returns.spread[0]
     horizon = len(batch.alive)
     times = jnp.broadcast_to((jnp.arange(horizon)[:, None] + 1) / horizon, batch.alive.shape)
     keys = jax.random.split(jax.random.fold_in(key, 1), batch.alive.shape)
@@ -200,6 +203,7 @@ def _pathwise(
             return changed.expectation(k, x, logs, lambda w: lookahead(state, action, t, w))
 
         each = jax.vmap(jax.vmap(expected))(states, actions, x, log_nominal, time, key)
+        each = each / unit + changed.excess(x, log_nominal) ** 2
         return (weight * each).sum() / weight.sum()
 
     data = (

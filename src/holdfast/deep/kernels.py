@@ -1,7 +1,12 @@
 """Kernels of a simulator: distributions of the disturbance, each within its radius by construction.
 
-The learned ones are networks of what nature sees (`Environment.nature_features` and the clock). Every
-function works on rows: whoever samples holds thousands of episodes side by side.
+The learned ones are networks of what nature sees (`Environment.nature_features` and the clock). Where a
+network's output lies beyond the ball, it is scaled down onto it. A gradient through that scale would
+vanish along the ray, and where there is no other way to go (two outcomes, one number of noise) nature
+could never change its mind. So the scale counts as a constant, as in projected gradient descent, and
+`excess` says how far outside the output lies, for whoever trains it to keep it near.
+
+Every function works on rows: whoever samples holds thousands of episodes side by side.
 """
 
 from __future__ import annotations
@@ -55,6 +60,9 @@ class LearnedKernel(Kernel, Protocol):
 
     def divergence(self, inputs: Array, log_nominal: Array) -> Array:
         """A bound on KL(this‖nominal), row by row."""
+
+    def excess(self, inputs: Array, log_nominal: Array) -> Array:
+        """How far the network's output lies beyond the ball: 1/scale − 1, zero inside."""
 
     def expectation(
         self,
@@ -120,18 +128,33 @@ class GaussianMixture(eqx.Module):
         sizes = (env.nature_feature_size + 1, *hidden, outputs)
         return cls(MLP.create(key, sizes, last_scale=0.1), radius, components)
 
-    def mixture(
+    def _raw(
         self, inputs: Float[Array, "*rows nature"]
     ) -> tuple[Float[Array, "*rows n"], Float[Array, "*rows n size"], Float[Array, "*rows n size"]]:
-        """Log φ, μ and log σ, within the radius."""
+        """The logarithm of φ, μ and log σ, as the network has them."""
         outputs = self.network(inputs)
         logits, rest = outputs[..., : self.components], outputs[..., self.components :]
         rest = rest.reshape(*rest.shape[:-1], self.components, 2, -1)
         # Without a bound on log σ, e^{2 log σ} overflows before it is scaled down.
         shift, log_std = rest[..., 0, :], 3 * jnp.tanh(rest[..., 1, :] / 3)
-        log_weights = jax.nn.log_softmax(logits)
-        scale = _scale_within(self.radius, jnp.exp(log_weights), shift, log_std)[..., None, None]
+        return jax.nn.log_softmax(logits), shift, log_std
+
+    def mixture(
+        self, inputs: Float[Array, "*rows nature"]
+    ) -> tuple[Float[Array, "*rows n"], Float[Array, "*rows n size"], Float[Array, "*rows n size"]]:
+        """The same within the radius; the scale that puts them there counts as a constant."""
+        log_weights, shift, log_std = self._raw(inputs)
+        scale = _scale_within(self.radius, jnp.exp(log_weights), shift, log_std)
+        scale = lax.stop_gradient(scale)[..., None, None]
         return log_weights, scale * shift, scale * log_std
+
+    def excess(
+        self, inputs: Float[Array, "*rows nature"], log_nominal: Float[Array, "*rows K"]
+    ) -> Float[Array, "*rows"]:
+        """How far the network's output lies beyond the ball."""
+        del log_nominal
+        log_weights, shift, log_std = self._raw(inputs)
+        return _beyond(_scale_within(self.radius, jnp.exp(log_weights), shift, log_std))
 
     def draw(self, key: PRNGKeyArray, situation: Situation) -> Float[Array, "rows size"]:
         """A component, then a normal number from it."""
@@ -180,6 +203,11 @@ class GaussianMixture(eqx.Module):
         log_weights, shift, log_std = self.mixture(inputs)
         drawn = shift + jnp.exp(log_std) * jax.random.normal(key, shift.shape)
         return jnp.exp(log_weights) @ jax.vmap(worth)(drawn)
+
+
+def _beyond(scale: Array) -> Array:
+    """1/scale − 1, and no more than ten: a radius of zero must not drown everything else."""
+    return 1 / jnp.maximum(scale, 1 / 11) - 1
 
 
 # ½(e^{2x} − 1 − 2x) ≥ this·x² for |x| ≤ 3, the bound on log σ.
@@ -257,10 +285,16 @@ class CategoricalKernel(eqx.Module):
     def log_probabilities(
         self, inputs: Float[Array, "*rows nature"], log_nominal: Float[Array, "*rows K"]
     ) -> Float[Array, "*rows K"]:
-        """Of the outcomes, within the radius."""
+        """Of the outcomes, within the radius; the scale that puts them there counts as a constant."""
         logits = self.network(inputs)
-        t = _tilt_within(self.radius, log_nominal, logits)[..., None]
+        t = lax.stop_gradient(_tilt_within(self.radius, log_nominal, logits))[..., None]
         return jax.nn.log_softmax(log_nominal + t * logits)
+
+    def excess(
+        self, inputs: Float[Array, "*rows nature"], log_nominal: Float[Array, "*rows K"]
+    ) -> Float[Array, "*rows"]:
+        """How far the network's output lies beyond the ball."""
+        return _beyond(_tilt_within(self.radius, log_nominal, self.network(inputs)))
 
     def draw(self, key: PRNGKeyArray, situation: Situation) -> Int[Array, " rows"]:
         """An outcome."""

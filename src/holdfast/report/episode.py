@@ -7,13 +7,15 @@ import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Float, Int
 
 from holdfast._files import atomic_write
+from holdfast.deep.agent import Agent
 from holdfast.environments._gathering import APPLES, ARENA, MASS_AHEAD, OBJECTS
 from holdfast.environments.point_gather import PointGather, PointGatherState
 
@@ -64,6 +66,35 @@ class Episode:
                     f"{name}: expected {steps} rows, one less than the states have, got {len(given)}"
                 )
             put(name, np.asarray(given)[:end])
+
+    @classmethod
+    def of(cls, agent: Agent, *, seed: int = 0, deterministic: bool = False) -> Self:
+        """An episode of an agent's, under the nominal noise.
+
+        Arguments:
+            agent: trained in Point Gather.
+            seed: of the episode.
+            deterministic: take the most likely actions, rather than draw them as in training.
+
+        Raises:
+            ValueError: the agent's simulator is not Point Gather.
+        """
+        env = agent.environment
+        if not isinstance(env, PointGather):
+            raise ValueError("agent: only episodes of point-gather can be drawn")
+        generator = np.random.default_rng(seed)
+        state, observation = eqx.filter_jit(env.reset)(jax.random.PRNGKey(seed))
+        step = eqx.filter_jit(lambda env, *given: env.step(*given))
+        states = [state]
+        records: list[tuple[Any, ...]] = []
+        for _ in range(env.horizon):
+            action = agent.predict(observation, deterministic, generator=generator)
+            push = generator.standard_normal(env.disturbance.size).astype(np.float32)
+            state, observation, reward, cost, _ = step(env, state, action, push)
+            states.append(state)
+            records.append((action, reward, cost, push))
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+        return cls(env, stacked, *(np.stack(kept) for kept in zip(*records, strict=True)))
 
     @property
     def steps(self) -> int:
