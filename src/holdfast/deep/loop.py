@@ -25,7 +25,7 @@ from holdfast.deep.algorithms import ALGORITHMS
 from holdfast.deep.configuration import Settings
 from holdfast.deep.environment import Environment
 from holdfast.deep.learner import Learner, Plan
-from holdfast.report.training import Events, event_log
+from holdfast.report.tensorboard import Events, event_log
 
 Row = dict[str, Any]
 Callback = Callable[[Sequence[Row]], None]

@@ -1,0 +1,85 @@
+"""`holdfast solve`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from tyro.conf import Positional, arg
+
+from holdfast.commands._shared import FEASIBLE, NOT_FEASIBLE, check_writable, console, refused
+from holdfast.experiments import Job, TabularExperiment
+
+
+@dataclasses.dataclass(frozen=True)
+class Solve:
+    """Search for a policy that keeps a model's constraints in the worst case."""
+
+    about: ClassVar[str] = """Searches for the best policy that keeps a model's constraints in the \
+worst case.
+
+Prints what was found and writes a folder: policy.npz, model.npz, history.csv (every iterate) and
+solution.json. `holdfast certify` reads that folder. RobustCMDP.save writes a model file.
+
+Examples:
+  holdfast solve gambler --out runs/gambler
+  holdfast solve my-model.npz --iterations 500 --trust-region 0.005
+
+Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted."""
+
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
+    """A .npz file, a folder that solve wrote, or a name such as gambler."""
+    algorithm: Annotated[str, arg(metavar="NAME")] = "rcpo"
+    """One of rcpo, pcpo, cpo, rvi, lp."""
+    iterations: Annotated[int, arg(metavar="N")] = TabularExperiment.iterations
+    """Number of policy updates."""
+    trust_region: Annotated[float, arg(metavar="DELTA")] = TabularExperiment.trust_region
+    """Largest expected KL divergence of one update."""
+    step: Annotated[str, arg(metavar="exact|taylor")] = TabularExperiment.step
+    """Solve each update exactly, or its second-order expansion."""
+    safeguard: Annotated[str, arg(metavar="project|none")] = "project"
+    """"project" keeps a feasible policy feasible; "none" is the paper's plain update."""
+    seed: Annotated[int, arg(metavar="N")] = 0
+    """Draws the initial policy."""
+    out: Annotated[
+        str, arg(metavar="DIR", help_behavior_hint="(default: runs/solve/MODEL-ALGORITHM-seed-N)")
+    ] = ""
+    """Folder for what is written."""
+
+    def run(self) -> int:
+        """Solves, prints a table and writes the folder."""
+        job = Job(
+            environment=Path(self.model).name,
+            algorithm=self.algorithm,
+            seed=self.seed,
+            iterations=self.iterations,
+            trust_region=self.trust_region,
+            step=self.step,
+            safeguard=None if self.safeguard == "none" else self.safeguard,
+            worst_case=TabularExperiment.worst_case,
+        )
+        folder = f"{Path(self.model).stem}-{self.algorithm}-seed-{self.seed}"
+        out = Path(self.out or Path("runs/solve") / folder)
+        import holdfast as hf
+        from holdfast.experiments.compilation_cache import use_compilation_cache
+        from holdfast.experiments.progress import progress_on
+        from holdfast.report.solution import read_model, solution_table, write_solution
+
+        with refused():
+            check_writable(out)
+            model = read_model(self.model)
+        use_compilation_cache()
+        with refused(), progress_on(sys.stderr, jobs=1) as progress:
+            progress.begun(job)
+            solution = hf.solve(
+                model, job.algorithm, callback=progress.iterated, **job.solve_arguments()
+            )
+        write_solution(out, model, solution, job.to_dict())
+        console().print(solution_table(model, solution))
+        if solution.attainable is not None:
+            best = ", ".join(f"{value:.6g}" for value in solution.attainable)
+            print(f"each constraint on its own could reach, in the worst case: {best}")
+        print(f"written to {out}")
+        return FEASIBLE if solution.status == "feasible" else NOT_FEASIBLE
