@@ -27,8 +27,7 @@ def _positive(name: str, value: float) -> None:
 class AdversarySettings:
     """How hard nature works against the present policy.
 
-    The defaults are those at which a fresh attack, trained ten times as long against the frozen policy,
-    finds hardly more (`benchmarks/adversary_strength.py`).
+    What such adversaries reach where the worst case is known, `benchmarks/adversary_strength.py` prints.
 
     Arguments:
         kernel: "gaussian-mixture", "categorical" or "tilted"; "auto" takes the one that fits the noise.
