@@ -138,4 +138,5 @@ def _same(found: Stress, agents: list[Agent], asked: Mapping[str, Any]) -> bool:
         and levels["noise"] == set(asked["noise"])
         and levels["action noise"] == set(asked["action_noise"])
         and all(found.setup[name] == asked[name] for name in ("episodes", "restarts"))
+        and found.setup["kernels"][0]["updates"] == asked["updates"]
     )

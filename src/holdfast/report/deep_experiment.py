@@ -80,11 +80,12 @@ def write_deep_experiment(folder: Path, results: DeepResults) -> None:
         shown = [results.of(algorithm, trust_region) for algorithm in experiment.algorithms]
         more = [results.of(algorithm, trust_region) for algorithm in experiment.references]
         stressed = {_label(each): each.stress for each in shown if each.stress is not None}
-        learned = {_label(each): _learning(each) for each in (*shown, *more)}
+        cost = next(iter(stressed.values())).cost_names[0]
+        learned = {_label(each): _learning(each, cost) for each in (*shown, *more)}
         for suffix in (".png", ".svg"):
             plot_stress(folder / f"{name}{suffix}", stressed, learning=learned)
     quiet = {
-        f"{_label(run)}, step {run.job.trust_region:g}": _learning(run)
+        f"{_label(run)}, step {run.job.trust_region:g}": _learning(run, cost)
         for job, run in results.runs.items()
         if not job.noise
     }
@@ -96,10 +97,10 @@ def _label(trained: Trained) -> str:
     return trained.job.algorithm.upper()
 
 
-def _learning(trained: Trained) -> Learning:
+def _learning(trained: Trained, cost: str) -> Learning:
     rewards, costs = trained.curve("nominal_reward"), trained.curve("nominal_costs", 0)
     return Learning(
-        {"reward": (rewards.mean(0), rewards.std(0)), "bombs": (costs.mean(0), costs.std(0))}
+        {"reward": (rewards.mean(0), rewards.std(0)), cost: (costs.mean(0), costs.std(0))}
     )
 
 

@@ -29,8 +29,12 @@ def event_log(folder: Path, description: Mapping[str, Any]) -> Iterator[Events |
     """
     try:
         events = _TensorBoard(folder / runs.TENSORBOARD, description)
-    # Not installed, or broken in one of the ways in which a protocol buffer can be.
-    except Exception:
+    except ImportError:
+        yield None
+        return
+    # Installed but broken, in one of the ways in which a protocol buffer can be.
+    except Exception as error:
+        warnings.warn(f"TensorBoard gets no events: {error}", stacklevel=2)
         yield None
         return
     events.write(runs.read_lines(folder / runs.METRICS))
