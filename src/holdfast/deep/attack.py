@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from holdfast.deep._devices import side_by_side
+from holdfast.deep._devices import compiled, side_by_side
 from holdfast.deep.adversary import Nature, attack, layers
 from holdfast.deep.configuration import AdversarySettings
 from holdfast.deep.environment import (
@@ -87,7 +87,7 @@ def played_length(horizon: int, discounts: Sequence[float], bootstrap: bool) -> 
     return max(horizon, math.ceil(math.log(_FORGOTTEN) / math.log(slowest)) if slowest > 0 else 1)
 
 
-@eqx.filter_jit
+@compiled
 def watch(frozen: Frozen, key: PRNGKeyArray) -> Sight:
     """What adversaries and critics see, with normalisers that have seen the policy at work."""
     env = frozen.env
@@ -120,7 +120,7 @@ def watch(frozen: Frozen, key: PRNGKeyArray) -> Sight:
     return Sight(frozen.observations, seen.features, seen.nature, clock)
 
 
-@eqx.filter_jit
+@compiled
 def train_attackers(
     frozen: Frozen,
     sight: Sight,
@@ -173,7 +173,7 @@ def train_attackers(
         return side_by_side(one, indices, radii, keys)
 
 
-@eqx.filter_jit
+@compiled
 def play_attack(
     frozen: Frozen,
     sight: Sight,
@@ -187,7 +187,7 @@ def play_attack(
         return play(frozen, sight, nature.kernel, nature.critic, index, key, episodes)
 
 
-@eqx.filter_jit
+@compiled
 def play_nominal(
     frozen: Frozen, key: PRNGKeyArray, episodes: int
 ) -> Float[Array, "episodes signals"]:

@@ -4,7 +4,9 @@ The learned ones are networks of what nature sees (`Environment.nature_features`
 network's output lies beyond the ball, it is scaled down onto it. A gradient through that scale would
 vanish along the ray, and where there is no other way to go (two outcomes, one number of noise) nature
 could never change its mind. So the scale counts as a constant, as in projected gradient descent, and
-`excess` says how far outside the output lies, for whoever trains it to keep it near.
+`excess` says by how much the output is too far outside, for whoever trains it to keep it near. Up to
+three times the ball is not too far: the farther out, the less a step turns the output, and the less
+noise there is in where it points.
 
 Every function works on rows: whoever samples holds thousands of episodes side by side.
 """
@@ -27,6 +29,7 @@ from holdfast.deep.networks import MLP
 
 _NEWTON_STEPS = 6
 _CLOSE = 1e-5  # how near to the radius a tilt has to come, relative
+_FREE = 3.0  # times the ball, how far out a network's output may lie unpunished
 _LOG_2_PI = math.log(2 * math.pi)
 
 
@@ -62,7 +65,7 @@ class LearnedKernel(Kernel, Protocol):
         """A bound on KL(this‖nominal), row by row."""
 
     def excess(self, inputs: Array, log_nominal: Array) -> Array:
-        """How far the network's output lies beyond the ball: 1/scale − 1, zero inside."""
+        """By how much the network's output lies too far beyond the ball; zero inside."""
 
     def expectation(
         self,
@@ -151,7 +154,7 @@ class GaussianMixture(eqx.Module):
     def excess(
         self, inputs: Float[Array, "*rows nature"], log_nominal: Float[Array, "*rows K"]
     ) -> Float[Array, "*rows"]:
-        """How far the network's output lies beyond the ball."""
+        """By how much the network's output lies too far beyond the ball."""
         del log_nominal
         log_weights, shift, log_std = self._raw(inputs)
         return _beyond(_scale_within(self.radius, jnp.exp(log_weights), shift, log_std))
@@ -206,8 +209,8 @@ class GaussianMixture(eqx.Module):
 
 
 def _beyond(scale: Array) -> Array:
-    """1/scale − 1, and no more than ten: a radius of zero must not drown everything else."""
-    return 1 / jnp.maximum(scale, 1 / 11) - 1
+    """1/scale over three, and no more than eight: a radius of zero must not drown everything else."""
+    return jnp.maximum(1 / jnp.maximum(scale, 1 / 11) - _FREE, 0.0)
 
 
 # ½(e^{2x} − 1 − 2x) ≥ this·x² for |x| ≤ 3, the bound on log σ.
@@ -293,7 +296,7 @@ class CategoricalKernel(eqx.Module):
     def excess(
         self, inputs: Float[Array, "*rows nature"], log_nominal: Float[Array, "*rows K"]
     ) -> Float[Array, "*rows"]:
-        """How far the network's output lies beyond the ball."""
+        """By how much the network's output lies too far beyond the ball."""
         return _beyond(_tilt_within(self.radius, log_nominal, self.network(inputs)))
 
     def draw(self, key: PRNGKeyArray, situation: Situation) -> Int[Array, " rows"]:

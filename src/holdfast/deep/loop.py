@@ -18,7 +18,7 @@ from jax import lax
 from holdfast._files import write_bytes
 from holdfast._version import __version__
 from holdfast.deep import checkpoint, runs
-from holdfast.deep._devices import side_by_side
+from holdfast.deep._devices import compiled, side_by_side
 from holdfast.deep._protocol import check_environment
 from holdfast.deep.agent import Agent
 from holdfast.deep.algorithms import ALGORITHMS
@@ -250,7 +250,7 @@ def _first(plan: Plan, env: Environment, keys: jax.Array) -> Learner:
     return jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), learners)
 
 
-@eqx.filter_jit
+@compiled
 def _iterations(
     algorithm: str,
     plan: Plan,
