@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 import scipy.optimize
+from jax.experimental.compilation_cache import compilation_cache
 
 import holdfast as hf
 
@@ -142,3 +145,26 @@ def oracle() -> SimpleNamespace:
         random_model=random_model,
         random_policy=random_policy,
     )
+
+
+def pytest_collection_modifyitems(items):
+    # Entries are not written at one stroke: a reader that comes too early compiles for itself.
+    mark = pytest.mark.filterwarnings("ignore:Error (reading|writing) persistent compilation cache")
+    for item in items:
+        item.add_marker(mark)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled(tmp_path_factory):
+    """The folder of compiled programs, new in every session and the same for all its processes.
+
+    Most of the time of the tests goes into compilation.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder = folder / "compiled"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    compilation_cache.reset_cache()
+    return folder

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/guide.md", "docs/simulators.md"]
+PAGES = [
+    "README.md",
+    "docs/guide.md",
+    "docs/simulators.md",
+    "docs/sets.md",
+    "docs/certificates.md",
+]
 ALL_PAGES = ["README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 

@@ -25,16 +25,26 @@ if TYPE_CHECKING:
     from holdfast.tabular.evaluate import Evaluation, evaluate
     from holdfast.tabular.solve import Solution, solve
     from holdfast.tabular.worst_case import Dual, ProjectedGradient, Tilted
-    from holdfast.uncertainty import KL
+    from holdfast.uncertainty import (
+        KL,
+        ChiSquare,
+        Contamination,
+        Interval,
+        TotalVariation,
+        Wasserstein,
+    )
 
 # Loaded when first used (PEP 562), so that `import holdfast` costs nothing.
 _HOME = {
     "AdversarySettings": "holdfast.deep.configuration",
     "Agent": "holdfast.deep.agent",
     "Certificate": "holdfast.tabular.certify",
+    "ChiSquare": "holdfast.uncertainty",
     "Constraint": "holdfast._model",
+    "Contamination": "holdfast.uncertainty",
     "Dual": "holdfast.tabular.worst_case",
     "Evaluation": "holdfast.tabular.evaluate",
+    "Interval": "holdfast.uncertainty",
     "KL": "holdfast.uncertainty",
     "Kernel": "holdfast._model",
     "ProjectedGradient": "holdfast.tabular.worst_case",
@@ -43,7 +53,9 @@ _HOME = {
     "Solution": "holdfast.tabular.solve",
     "Stress": "holdfast.deep.stress_result",
     "Tilted": "holdfast.tabular.worst_case",
+    "TotalVariation": "holdfast.uncertainty",
     "TrainingError": "holdfast.deep.loop",
+    "Wasserstein": "holdfast.uncertainty",
     "at_least": "holdfast._model",
     "at_most": "holdfast._model",
     "certify": "holdfast.tabular.certify",
@@ -62,9 +74,12 @@ __all__ = [
     "AdversarySettings",
     "Agent",
     "Certificate",
+    "ChiSquare",
     "Constraint",
+    "Contamination",
     "Dual",
     "Evaluation",
+    "Interval",
     "Kernel",
     "ProjectedGradient",
     "RobustCMDP",
@@ -72,7 +87,9 @@ __all__ = [
     "Solution",
     "Stress",
     "Tilted",
+    "TotalVariation",
     "TrainingError",
+    "Wasserstein",
     "__version__",
     "at_least",
     "at_most",

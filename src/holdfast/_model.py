@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike
 from holdfast.uncertainty import KL, UncertaintySet
 
 _ROW_SUM_TOLERANCE = 1e-8
+# Lists become dense where a set may lead to any state, up to this many entries (2 GiB).
+_MOST_DENSE_ENTRIES = 1 << 28
 # Numbers that came in single precision cannot do better than this.
 _SINGLE_PRECISION_TOLERANCE = 1e-6
 
@@ -230,7 +232,27 @@ class RobustCMDP:
             raise ValueError(
                 f"uncertainty: expected a set such as KL(0.1), got {type(self.uncertainty).__name__}"
             )
-        self.uncertainty.check_fits(self.states, self.actions)
+        self._check_set(self.uncertainty)
+
+    def _check_set(self, uncertainty: UncertaintySet) -> None:
+        kernel = self.transitions
+        uncertainty.check_fits(kernel.probabilities if isinstance(kernel, Kernel) else kernel)
+        if uncertainty.fits_lists or not isinstance(kernel, Kernel):
+            return
+        signals = {"reward": self.reward}
+        signals |= {f"constraints[{i}]": c.signal for i, c in enumerate(self.constraints)}
+        for name, signal in signals.items():
+            if signal.ndim == 3:
+                raise ValueError(
+                    f"{name}: it is given for listed successors, but this {uncertainty.name} set may "
+                    "lead to any state; give it as (S, A), or the whole model dense"
+                )
+        entries = self.states**2 * self.actions
+        if entries > _MOST_DENSE_ENTRIES:
+            raise ValueError(
+                f"uncertainty: a {uncertainty.name} set over the whole space makes {entries:,} "
+                "probabilities of these lists; use a set that stays within the support"
+            )
 
     @property
     def states(self) -> int:

@@ -22,7 +22,7 @@ def test_ends_where_tabular_rcpo_does():
         "rcpo",
         radius=0.15,
         limit_on="discounted",
-        iterations=60,
+        iterations=30,
         batch_size=20_000,
         trust_region=0.02,
         critic_learning_rate=0.02,
@@ -50,10 +50,10 @@ def test_an_active_constraint_is_held_in_the_worst_case():
         radius=0.1,
         limit_on="discounted",
         iterations=40,
-        batch_size=60_000,
+        batch_size=30_000,
         trust_region=0.005,
         critic_learning_rate=0.02,
-        adversary={"updates": 2, "batch_size": 20_000, "learning_rate": 0.03},
+        adversary={"updates": 2, "batch_size": 10_000, "learning_rate": 0.03},
     )
     found = hf.evaluate(model, table_of(agent, model.states))
     assert 0 <= found.constraints[0].margin <= 0.8

@@ -50,7 +50,7 @@ def test_it_reads_as_a_table_and_as_json():
     certificate = hf.certify(model, bold)
     lines = str(certificate).splitlines()
     assert lines[0].startswith("NOT feasible in the worst case (numerical error ≤ ")
-    assert lines[1].split() == ["worst", "case", "nominal", "margin"]
+    assert lines[1].split() == ["worst", "case", "nominal", "margin", "breaks", "at"]
     assert lines[3].startswith("utility ≥ 2.5")
     assert lines[3].endswith("violated")
     numbers = json.loads(json.dumps(certificate.to_dict()))

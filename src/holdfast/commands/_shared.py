@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+
+from tyro.conf import arg
 
 if TYPE_CHECKING:
+    import numpy as np
     from rich.console import Console
+
+    from holdfast._model import RobustCMDP
 
 FEASIBLE, FAILED, BAD_INPUT, NOT_FEASIBLE, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -39,6 +45,64 @@ def refused() -> Iterator[None]:
         yield
     except (ValueError, OSError) as error:
         raise BadInputError(" ".join(str(error).split())) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class SetOptions:
+    """The uncertainty set of a model, where it is not to be the model's own."""
+
+    set: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: the model's own)")] = ""
+    """One of kl, total-variation, chi-square, contamination, wasserstein."""
+    radius: Annotated[float, arg(metavar="R", help_behavior_hint="(default: the model's own)")] = -1
+    """Of the set, for all states and actions alike."""
+    within_support: bool = False
+    """For total-variation and contamination: only states that the nominal kernel leads to."""
+    metric: Annotated[str, arg(metavar="FILE", help_behavior_hint="(default: none)")] = ""
+    """For wasserstein: a .npy file with the (S, S) distances between states."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was asked for, for the record."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v not in ("", -1, False)}
+
+    def apply(self, model: RobustCMDP) -> RobustCMDP:
+        """The model with the set that was asked for."""
+        from holdfast.uncertainty import SETS
+
+        if not self.set:
+            for name in ("within_support", "metric"):
+                if getattr(self, name):
+                    raise ValueError(f"{name}: it goes with --set and --radius")
+            if self.radius == -1:
+                return model
+            assert model.uncertainty is not None
+            return model.replace(uncertainty=model.uncertainty.with_radius(self.radius))
+        if self.set not in SETS or self.set == "interval":
+            known = ", ".join(name for name in SETS if name != "interval")
+            hint = "; bounds of intervals belong into the model file" if self.set in SETS else ""
+            raise ValueError(f"set: expected one of {known}, got {self.set!r}{hint}")
+        if self.radius == -1:
+            raise ValueError(f"radius: a set {self.set} needs one")
+        options: dict[str, Any] = {}
+        if self.within_support:
+            if self.set not in ("total-variation", "contamination"):
+                raise ValueError(f"within_support: a set {self.set} has no such option")
+            options["within_support"] = True
+        if self.metric and self.set != "wasserstein":
+            raise ValueError(f"metric: a set {self.set} has none")
+        if self.set == "wasserstein":
+            options["metric"] = _metric(self.metric)
+        return model.replace(uncertainty=SETS[self.set](self.radius, **options))
+
+
+def _metric(path: str) -> np.ndarray:
+    import numpy as np
+
+    if not path:
+        raise ValueError("metric: a set wasserstein needs the distances between states")
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"metric: {path} is no .npy file of distances: {error}") from error
 
 
 def check_writable(folder: Path) -> None:

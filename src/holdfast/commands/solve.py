@@ -7,9 +7,16 @@ import sys
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from holdfast.commands._shared import FEASIBLE, NOT_FEASIBLE, check_writable, console, refused
+from holdfast.commands._shared import (
+    FEASIBLE,
+    NOT_FEASIBLE,
+    SetOptions,
+    check_writable,
+    console,
+    refused,
+)
 from holdfast.experiments import Job, TabularExperiment
 
 
@@ -20,11 +27,13 @@ class Solve:
     about: ClassVar[str] = """Searches for the best policy that keeps a model's constraints in the \
 worst case.
 
-Prints what was found and writes a folder: policy.npz, model.npz, history.csv (every iterate) and
-solution.json. `holdfast certify` reads that folder. RobustCMDP.save writes a model file.
+Prints what was found and writes a folder: policy.npz, model.npz, history.csv (every iterate),
+solution.json and, with --certify, certificate.json. `holdfast certify` reads that folder.
+RobustCMDP.save writes a model file.
 
 Examples:
   holdfast solve gambler --out runs/gambler
+  holdfast solve my-model.npz --set kl --radius 0.1 --certify
   holdfast solve my-model.npz --iterations 500 --trust-region 0.005
 
 Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted."""
@@ -43,6 +52,11 @@ Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted.
     """"project" keeps a feasible policy feasible; "none" is the paper's plain update."""
     seed: Annotated[int, arg(metavar="N")] = 0
     """Draws the initial policy."""
+    uncertainty: OmitArgPrefixes[SetOptions] = dataclasses.field(default_factory=SetOptions)
+    certify: bool = False
+    """Search from the problem's corners too, keep the best feasible policy, and certify it."""
+    nodes: Annotated[int, arg(metavar="N")] = 0
+    """Regions that branch and bound may judge to tighten the certificate's upper bound."""
     out: Annotated[
         str, arg(metavar="DIR", help_behavior_hint="(default: runs/solve/MODEL-ALGORITHM-seed-N)")
     ] = ""
@@ -69,16 +83,25 @@ Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted.
 
         with refused():
             check_writable(out)
-            model = read_model(self.model)
+            model = self.uncertainty.apply(read_model(self.model))
         use_compilation_cache()
         with refused(), progress_on(sys.stderr, jobs=1) as progress:
             progress.begun(job)
             solution = hf.solve(
-                model, job.algorithm, callback=progress.iterated, **job.solve_arguments()
+                model,
+                job.algorithm,
+                callback=progress.iterated,
+                certify=self.certify,
+                nodes=self.nodes,
+                **job.solve_arguments(),
             )
-        write_solution(out, model, solution, job.to_dict())
-        console().print(solution_table(model, solution))
-        if solution.attainable is not None:
+        settings = {**job.to_dict(), "uncertainty": self.uncertainty.to_dict(), "nodes": self.nodes}
+        write_solution(out, model, solution, settings)
+        if solution.certificate is not None:
+            print(f"{solution.algorithm.upper()}: {solution.certificate}")
+        else:
+            console().print(solution_table(model, solution))
+        if solution.certificate is None and solution.attainable is not None:
             best = ", ".join(f"{value:.6g}" for value in solution.attainable)
             print(f"each constraint on its own could reach, in the worst case: {best}")
         print(f"written to {out}")

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from holdfast._model import Constraint, Kernel, RobustCMDP
-from holdfast.uncertainty import UncertaintySet
+from holdfast.uncertainty import Interval, UncertaintySet
 
 if TYPE_CHECKING:
     import gymnasium
@@ -143,6 +143,13 @@ def _with_endings(
         return signal
 
     uncertainty: Any = model.uncertainty
+    if isinstance(uncertainty, Interval) and np.ndim(uncertainty.lower) + np.ndim(
+        uncertainty.upper
+    ):
+        raise ValueError(
+            "uncertainty: bounds given as arrays do not fit a table with absorbing states added; "
+            "make the model without them, then use model.replace(uncertainty=…)"
+        )
     if np.ndim(uncertainty.radius):
         uncertainty = dataclasses.replace(uncertainty, radius=_padded(uncertainty.radius, extra))
     return model.replace(

@@ -29,7 +29,7 @@ MODEL_FILE = "model.npz"
 def write_solution(
     folder: Path, model: RobustCMDP, solution: Solution, settings: Mapping[str, Any]
 ) -> None:
-    """Writes `policy.npz`, `model.npz`, `history.csv` and `solution.json`.
+    """Writes `policy.npz`, `model.npz`, `history.csv`, `solution.json`, and `certificate.json` if any.
 
     Arguments:
         folder: made if it is not there.
@@ -67,6 +67,8 @@ def write_solution(
             "versions": versions(),
         },
     )
+    if solution.certificate is not None:
+        write_json(folder / "certificate.json", solution.certificate.to_dict())
 
 
 def read_model(given: str) -> RobustCMDP:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from holdfast.tabular.table import Table
-from holdfast.tabular.values import reply
+from holdfast.tabular.values import Outlook, reply
 from holdfast.tabular.worst_case import Dual, worst_outlook
 
 _TIE = 1e-13
@@ -25,11 +25,13 @@ class Optimum(NamedTuple):
         policy: attains at least `lower`.
         lower: certified: the policy's worst-case value less its error.
         upper: certified: V + max(0, max_s(T̄V − V))/(1−γ), T̄ built from members of the set.
+        outlook: of the policy, in the signal's worst case.
     """
 
     policy: Float[Array, "S A"]
     lower: float
     upper: float
+    outlook: Outlook
 
 
 @eqx.filter_jit
@@ -52,7 +54,7 @@ def sweep(
 def robust_optimum(
     table: Table,
     signal: Float[Array, "S A J"],
-    start: Float[Array, "S A"] | None = None,
+    start: Optimum | Float[Array, "S A"] | None = None,
     tolerance: float = 1e-9,
 ) -> Optimum:
     """Maximises the worst case of one signal to a certified error; it never stops on a count.
@@ -63,13 +65,16 @@ def robust_optimum(
     Arguments:
         table: the model.
         signal: what to maximise.
-        start: a policy to start from.
+        start: a policy to start from, or the optimum of a similar signal.
         tolerance: the width of the bracket to reach, relative to max(1, largest |V|).
     """
     alone = table.with_signals(signal[None])
     count = table.probabilities.shape[1]
-    policy = jnp.full((table.states, count), 1 / count) if start is None else start
-    outlook = None
+    outlook: Outlook | None = None
+    if isinstance(start, Optimum):
+        policy, outlook = start.policy, start.outlook
+    else:
+        policy = jnp.full((table.states, count), 1 / count) if start is None else start
     best = float("inf")
     for _ in range(_MAX_ROUNDS):
         outlook = worst_outlook(alone, policy, Dual(), outlook)
@@ -83,5 +88,6 @@ def robust_optimum(
             break
         best = min(best, width) if width < 1e-6 else best
         policy = greedy
-    value = float(outlook.value[0])  # type: ignore[union-attr]
-    return Optimum(policy, value - error, value + excess + error)
+    assert outlook is not None
+    value = float(outlook.value[0])
+    return Optimum(policy, value - error, value + excess + error, outlook)

@@ -8,20 +8,27 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from holdfast._model import RobustCMDP, check_policy
 from holdfast._precision import float64
 from holdfast.tabular import sparse
 from holdfast.tabular.algorithms import ALGORITHMS, Run
-from holdfast.tabular.algorithms._run import Options
+from holdfast.tabular.algorithms._run import Iterate, Options
+from holdfast.tabular.certify import Certificate, attainable, check_nodes
+from holdfast.tabular.certify import certify as prove
 from holdfast.tabular.evaluate import Evaluation, layout_features, report
+from holdfast.tabular.lagrangian import lagrangian_bound
 from holdfast.tabular.optimum import robust_optimum
 from holdfast.tabular.table import Layout, layout_of
 from holdfast.tabular.worst_case import WorstCase, check_method, worst_case_method
 
 _UNIFORM_SHARE = 1e-6
+# Of the uniform policy in a start at a corner: enough to leave it, too little to lose it.
+_CORNER_SHARE = 0.02
+# Algorithms whose end depends on their start.
+_LOCAL = ("rcpo", "pcpo", "cpo")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,7 +36,7 @@ class Solution:
     """What every algorithm returns.
 
     Attributes:
-        policy: (S, A), the last iterate.
+        policy: (S, A), the last iterate; with `certify=True` the best feasible one, where there is one.
         evaluation: of that policy.
         status: "feasible"; "infeasible" where it has been proved that no policy is; "not-found"
             where neither is known.
@@ -41,6 +48,7 @@ class Solution:
         attainable: where the policy is not feasible, the best worst-case value that each constraint
             could have on its own, in the user's sense; otherwise None.
         algorithm: the algorithm's name.
+        certificate: of the policy, with `certify=True`; otherwise None.
     """
 
     policy: Float[np.ndarray, "S A"]
@@ -49,6 +57,7 @@ class Solution:
     history: dict[str, np.ndarray]
     attainable: Float[np.ndarray, " m"] | None
     algorithm: str
+    certificate: Certificate | None = None
 
 
 @float64
@@ -64,6 +73,8 @@ def solve(
     initial_policy: ArrayLike | None = None,
     seed: int = 0,
     bounds: bool = False,
+    certify: bool = False,
+    nodes: int = 0,
     callback: Callable[[int], None] | None = None,
 ) -> Solution:
     """Searches for the policy with the best worst-case reward that keeps every constraint.
@@ -85,6 +96,10 @@ def solve(
         seed: draws the initial policy, Dirichlet(1) rows, where none is given.
         bounds: whether the history also carries what theory promises of each step. It takes 2S
             further robust evaluations an iteration.
+        certify: whether to search on from the corners of the problem as well (the best policies of the
+            reward, of each constraint, and of the Lagrangian), keep the best feasible policy of all
+            runs, and certify it.
+        nodes: regions that branch and bound may judge for that certificate: see `certify`.
         callback: called with the number of each iteration once it is recorded.
 
     Example:
@@ -107,6 +122,9 @@ def solve(
         callback=callback,
     )
     check_method(options.worst_case, layout.table)
+    if nodes and not certify:
+        raise ValueError(f"nodes: {nodes} regions are for a certificate, which goes with certify=True")
+    check_nodes(model, nodes)
     if bounds and sparse.is_sparse(layout.table):
         raise ValueError(
             f"bounds: they take 2S robust evaluations an iteration, too many for {model.states} states"
@@ -114,17 +132,56 @@ def solve(
     start = _initial_policy(model, initial_policy, _whole("seed", seed, least=0))
 
     run = Run(layout, options, layout.pad_policy(start))
-    policy = ALGORITHMS[algorithm](run)
-    evaluation = report(layout, run.nominal, run.worst)
-    status, attainable = _status(layout, evaluation)
+    ALGORITHMS[algorithm](run)
+    found = run.last
+    if certify:
+        run, found = _best_of(run, algorithm)
+    evaluation = report(layout, found.nominal, found.worst)
+    status, attained = _status(layout, evaluation)
+    policy = layout.unpad_policy(found.policy)
     return Solution(
-        policy=layout.unpad_policy(policy),
+        policy=policy,
         evaluation=evaluation,
         status=status,
         history=run.history(),
-        attainable=attainable,
+        attainable=attained,
         algorithm=algorithm,
+        certificate=prove(model, policy, nodes=nodes) if certify else None,
     )
+
+
+def _best_of(run: Run, algorithm: str) -> tuple[Run, Iterate]:
+    """The best feasible iterate of this run and of runs from the problem's corners, and its run.
+
+    Where none is feasible, this run's last.
+    """
+    runs = [run]
+    if algorithm in _LOCAL:
+        quiet = dataclasses.replace(run.options, callback=None)
+        for corner in _corners(run.layout):
+            other = Run(run.layout, quiet, corner)
+            ALGORITHMS[algorithm](other)
+            runs.append(other)
+    best = [(each, each.best) for each in runs if each.best is not None]
+    if not best:
+        return run, run.last
+    # The run's own where others are better by rounding only.
+    own = float(run.best.worst.value[0]) if run.best is not None else -math.inf
+    top = max(best, key=lambda pair: float(pair[1].worst.value[0]))
+    better = float(top[1].worst.value[0]) > own + 1e-9 * max(1.0, abs(own))
+    return top if better or run.best is None else (run, run.best)
+
+
+def _corners(layout: Layout) -> list[Array]:
+    """The best policies of the reward, each constraint and the Lagrangian, a little uniform mixed in."""
+    table, actions = layout.table, layout.model.actions
+    bound = lagrangian_bound(table, actions)
+    policies = [robust_optimum(table, signal).policy for signal in table.signals]
+    mixed = [
+        (1 - _CORNER_SHARE) * layout.unpad_policy(policy) + _CORNER_SHARE / actions
+        for policy in [*policies, bound.optimum.policy]
+    ]
+    return [layout.pad_policy(policy) for policy in mixed]
 
 
 def _status(
@@ -133,15 +190,10 @@ def _status(
     """Decided for one constraint; for several, undecided unless one is out of reach by itself."""
     if evaluation.feasible:
         return "feasible", None
-    best = [robust_optimum(layout.table, signal) for signal in layout.table.signals[1:]]
-    constraints = layout.model.constraints
-    attainable = np.array(
-        [c.shown(optimum.lower) for c, optimum in zip(constraints, best, strict=True)]
-    )
-    hopeless = any(
-        optimum.upper < c.utility_threshold for c, optimum in zip(constraints, best, strict=True)
-    )
-    return ("infeasible" if hopeless else "not-found"), attainable
+    best, constraints = attainable(layout), layout.model.constraints
+    shown = np.array([c.shown(value) for c, value in zip(constraints, best.lower, strict=True)])
+    hopeless = any(best.upper < np.array([c.utility_threshold for c in constraints]))
+    return ("infeasible" if hopeless else "not-found"), shown
 
 
 def _initial_policy(

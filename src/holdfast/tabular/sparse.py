@@ -1,8 +1,8 @@
-"""The same evaluation for large models given as successor lists: sparse factors, on the host.
+"""The same evaluation for large models given as successor lists: no matrix, and nothing of size S².
 
-A dense chain of S² numbers is out of reach for tens of thousands of states, while its sparse LU factors
-often are not much larger than the lists. SciPy has them, JAX has not; so here the rounds are a loop
-in Python around the same compiled responses.
+V and the occupancy are found by sweeps over the lists (`holdfast.tabular.iterative`), to an error well
+below the one asked for. What is certified, and how, does not change: the error that is reported holds
+at whatever V the sweeps stopped.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-import scipy.sparse
-import scipy.sparse.linalg
 from jaxtyping import Array, Float
 
+from holdfast.tabular.iterative import fixed_point
 from holdfast.tabular.table import Table
 from holdfast.tabular.values import (
     Outlook,
@@ -26,8 +24,14 @@ from holdfast.tabular.values import (
     rounding,
 )
 
-# Up to this many states the dense factors are faster.
+# Up to this many states dense factors are faster.
 DENSE_STATES = 1024
+# The certified error to reach where none is asked for, relative to max(1, largest |V|).
+TOLERANCE = 1e-10
+# Values under a kernel that is not yet the worst one are found to this share of what is missing.
+_INEXACT = 1e-3
+# How far an occupancy may be off, in all states together. Nothing that is certified rests on it.
+_OCCUPANCY_ERROR = 1e-8
 
 
 def is_sparse(table: Table) -> bool:
@@ -35,45 +39,35 @@ def is_sparse(table: Table) -> bool:
     return table.successors is not None and table.states > DENSE_STATES
 
 
-class SparseChain:
-    """I − γP_π, factored."""
-
-    def __init__(self, table: Table, flow: Float[Array, "S A K"]) -> None:
-        states = table.states
-        weights = np.asarray(flow).reshape(states, -1)
-        successors = np.asarray(table.successors).reshape(states, -1)
-        rows = np.broadcast_to(np.arange(states)[:, None], weights.shape)
-        chain = scipy.sparse.csc_array(
-            (weights.ravel(), (rows.ravel(), successors.ravel())), shape=(states, states)
-        )
-        self._discount = float(table.discount)
-        self._initial = np.asarray(table.initial)
-        identity = scipy.sparse.eye_array(states, format="csc")
-        self._factors = scipy.sparse.linalg.splu(identity - self._discount * chain)
-
-    def values(self, reward: Float[Array, " S"]) -> Float[Array, " S"]:
-        """V = (I − γP_π)⁻¹ r_π."""
-        return jnp.asarray(self._factors.solve(np.asarray(reward)))
-
-    def occupancy(self) -> Float[Array, " S"]:
-        """D = (1−γ)(I − γP_πᵀ)⁻¹ρ."""
-        found = self._factors.solve((1 - self._discount) * self._initial, trans="T")
-        return jnp.asarray(np.maximum(found, 0.0))
-
-
-def outlook_nominal(table: Table, policy: Float[Array, "S A"]) -> Outlook:
-    """The policy's values under the nominal kernel."""
-    flow = chain_under(table, policy, table.probabilities)
-    chain = SparseChain(table, flow)
-    return _stack([_under(table, s, policy, table.probabilities, chain) for s in table.signals])
+def outlook_nominal(
+    table: Table, policy: Float[Array, "S A"], start: Outlook | None = None
+) -> Outlook:
+    """The policy's values under the nominal kernel, from a first guess."""
+    count = len(table.signals)
+    values = jnp.zeros((count, table.states)) if start is None else start.values
+    first = table.initial if start is None else start.occupancy[0]
+    # The chain is the same for every signal, so its occupancy is found once.
+    flow = _chain_under(table, policy, table.probabilities)
+    occupancy = _occupancy(table, flow, first)
+    return _stack(
+        [
+            _under(table, table.signals[i], policy, table.probabilities, values[i], occupancy)
+            for i in range(count)
+        ]
+    )
 
 
 def outlook_under(
-    table: Table, policy: Float[Array, "S A"], kernels: Float[Array, "n S A K"]
+    table: Table, policy: Float[Array, "S A"], kernels: Float[Array, "n S A K"], start: Outlook
 ) -> Outlook:
-    """The policy's values under a kernel for each signal."""
-    pairs = zip(table.signals, kernels, strict=True)
-    return _stack([_under(table, signal, policy, kernel) for signal, kernel in pairs])
+    """The policy's values under a kernel for each signal, from a first guess."""
+    outlooks = []
+    for i, kernel in enumerate(kernels):
+        flow = _chain_under(table, policy, kernel)
+        occupancy = _occupancy(table, flow, start.occupancy[i])
+        signal, values = table.signals[i], start.values[i]
+        outlooks.append(_under(table, signal, policy, kernel, values, occupancy))
+    return _stack(outlooks)
 
 
 def by_dual(
@@ -81,11 +75,12 @@ def by_dual(
     policy: Float[Array, "S A"],
     values: Float[Array, "n S"],
     multipliers: Float[Array, "n S A"],
+    occupancy: Float[Array, "n S"],
     tolerance: float,
     max_rounds: int,
 ) -> Outlook:
     """Nature's policy iteration, as `holdfast.tabular.dual.by_dual` has it."""
-    starts = zip(table.signals, values, multipliers, strict=True)
+    starts = zip(table.signals, values, multipliers, occupancy, strict=True)
     return _stack([_worst(table, policy, *start, tolerance, max_rounds) for start in starts])
 
 
@@ -95,13 +90,13 @@ def _worst(
     signal: Array,
     source: Array,
     guess: Array,
+    occupancy: Array,
     tolerance: float,
     max_rounds: int,
 ) -> Outlook:
     answer = _reply(table, signal, policy, source, guess)
     for _ in range(max_rounds):
-        chain = SparseChain(table, answer.flow)
-        values = chain.values(answer.reward)
+        values = _values(table, answer.flow, answer.reward, source, tolerance, _INEXACT)
         found = answer.multipliers
         following = _reply(table, signal, policy, values, found)
         error = float(_error(table, signal, values, answer.flow, answer.reward, following.lower))
@@ -114,7 +109,7 @@ def _worst(
         value=table.initial @ values,
         values=values,
         advantages=following.action_values - values[:, None],
-        occupancy=chain.occupancy(),
+        occupancy=_occupancy(table, answer.flow, occupancy),
         error=jnp.asarray(error),
         source=source,
         guess=guess,
@@ -123,6 +118,69 @@ def _worst(
 
 
 _reply = eqx.filter_jit(reply)
+_chain_under = eqx.filter_jit(chain_under)
+
+
+@eqx.filter_jit
+def _under(
+    table: Table, signal: Array, policy: Array, kernel: Array, start: Array, occupancy: Array
+) -> Outlook:
+    flow = chain_under(table, policy, kernel)
+    reward = mean_signal(signal, policy, kernel)
+    values = _values(table, flow, reward, start, TOLERANCE, 0.0)
+    return outlook_from(table, signal, kernel, flow, reward, values, occupancy)
+
+
+@eqx.filter_jit
+def _values(
+    table: Table,
+    flow: Float[Array, "S A K"],
+    reward: Float[Array, " S"],
+    start: Float[Array, " S"],
+    tolerance: float,
+    inexact: float,
+) -> Float[Array, " S"]:
+    """V = (I − γP_π)⁻¹ r_π, to a quarter of the error asked for or a share of what is missing."""
+
+    def operator(values: Array) -> Array:
+        return table.discount * next_mean(table, flow, values)
+
+    # No sweep tells residuals apart that are smaller than rounding.
+    share = jnp.maximum(tolerance * (1 - table.discount) / 4, 8 * jnp.finfo(start.dtype).eps)
+    enough = share * jnp.maximum(1.0, jnp.abs(start).max())
+    return fixed_point(
+        operator,
+        reward,
+        start,
+        slow=jnp.ones_like(start),  # a chain leaves constants as they are
+        contraction=table.discount,
+        norm=lambda residual: jnp.abs(residual).max(),
+        target=lambda missing: jnp.maximum(enough, inexact * missing),
+    ).x
+
+
+@eqx.filter_jit
+def _occupancy(
+    table: Table, flow: Float[Array, "S A K"], start: Float[Array, " S"]
+) -> Float[Array, " S"]:
+    """D = (1−γ)(I − γP_πᵀ)⁻¹ρ."""
+
+    def operator(weights: Array) -> Array:
+        arriving = table.discount * flow * weights[:, None, None]
+        return jnp.zeros_like(weights).at[table.successors].add(arriving)
+
+    enough = jnp.maximum(_OCCUPANCY_ERROR * (1 - table.discount), 8 * jnp.finfo(start.dtype).eps)
+    found = fixed_point(
+        operator,
+        (1 - table.discount) * table.initial,
+        start,
+        slow=start,
+        contraction=table.discount,
+        norm=lambda residual: jnp.abs(residual).sum(),
+        target=lambda _: enough,
+    ).x
+    found = jnp.maximum(found, 0.0)
+    return found / found.sum()
 
 
 @eqx.filter_jit
@@ -132,17 +190,6 @@ def _error(
     residual = reward + table.discount * next_mean(table, flow, values) - values
     above, below = jnp.maximum(residual.max(), 0.0), jnp.maximum((values - lower).max(), 0.0)
     return (above + below) / (1 - table.discount) + rounding(table, signal, values)
-
-
-def _under(
-    table: Table, signal: Array, policy: Array, kernel: Array, chain: SparseChain | None = None
-) -> Outlook:
-    flow = chain_under(table, policy, kernel)
-    chain = SparseChain(table, flow) if chain is None else chain
-    reward = mean_signal(signal, policy, kernel)
-    return outlook_from(
-        table, signal, kernel, flow, reward, chain.values(reward), chain.occupancy()
-    )
 
 
 def _stack(outlooks: list[Outlook]) -> Outlook:

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from holdfast._model import Kernel, RobustCMDP
 from holdfast._precision import float64
@@ -80,8 +80,7 @@ class Layout:
     @property
     def model_shape(self) -> tuple[int, int, int]:
         """The shape of the user's own kernel."""
-        kernel = self.model.transitions
-        return kernel.probabilities.shape if isinstance(kernel, Kernel) else kernel.shape
+        return _kernel_shape(self.model)
 
     def rows(self, array: np.ndarray) -> np.ndarray:
         """An array in the layout of the user's kernel, with further axes, in the table's layout."""
@@ -102,11 +101,16 @@ class Layout:
             taken = np.take_along_axis(rows, np.where(kept, self.place, 0), axis=-1)
             rows = np.where(kept, taken * self.share, 0.0)
         rows = rows / rows.sum(-1, keepdims=True)
-        if isinstance(self.model.transitions, Kernel):
-            if self.place is None:
-                raise AssertionError("successor lists always have a place")
-            return Kernel(self.model.transitions.successors, rows)
-        return rows
+        if not isinstance(self.model.transitions, Kernel):
+            return rows
+        if self.place is None:  # the set may lead to any state, so lists of all of them
+            return Kernel(np.broadcast_to(np.arange(states), rows.shape), rows)
+        return Kernel(self.model.transitions.successors, rows)
+
+
+def _kernel_shape(model: RobustCMDP) -> tuple[int, int, int]:
+    kernel = model.transitions
+    return kernel.probabilities.shape if isinstance(kernel, Kernel) else kernel.shape
 
 
 def layout_of(model: RobustCMDP) -> Layout:
@@ -116,6 +120,11 @@ def layout_of(model: RobustCMDP) -> Layout:
         cached = _lay_out(model)
         model.__dict__["_table_layout"] = cached
     return cached
+
+
+def unpadded_table(model: RobustCMDP) -> Table:
+    """The model's table without padding, for work whose time counts more than its compilation."""
+    return _lay_out(model, padded=False).table
 
 
 def padded_size(n: int, least: int = 1) -> int:
@@ -147,26 +156,41 @@ def _padded_actions(actions: int, padded: int) -> Int[np.ndarray, " padded_A"]:
 
 
 @float64
-def _lay_out(model: RobustCMDP) -> Layout:
+def _lay_out(model: RobustCMDP, *, padded: bool = True) -> Layout:
     uncertainty = model.uncertainty
     if uncertainty is None:
         raise AssertionError("a checked model has an uncertainty set")
     successors, probabilities, place, share = _rows(model)
     states, actions, width = probabilities.shape
-    shape = _padded_shape(states, actions, width, dense=successors is None)
+    dense = successors is None
+    shape = states, actions, width
+    if padded and uncertainty.fits_lists:  # else nature would go to the states that padding adds
+        shape = _padded_shape(states, actions, width, dense)
     copies = _padded_actions(actions, shape[1])
     extra = np.arange(states, shape[0])
 
     p = np.zeros(shape)
     p[:states, :, :width] = probabilities[:, copies]
     lists = None
-    if successors is None:
+    if dense:
         p[extra, :, extra] = 1.0
     else:
         p[extra, :, 0] = 1.0
         lists = np.zeros(shape, np.int32)
         lists[:states, :, :width] = successors[:, copies]
         lists[extra, :, 0] = extra[:, None]
+
+    def pairs(array: np.ndarray) -> np.ndarray:
+        laid_out = np.zeros(shape[:2])
+        laid_out[:states] = np.broadcast_to(array, (states, actions))[:, copies]
+        return laid_out
+
+    def entries(array: np.ndarray) -> np.ndarray:
+        if array.ndim == 0:
+            array = np.broadcast_to(array, _kernel_shape(model))
+        laid_out = np.zeros(shape)
+        laid_out[:states, :, :width] = _in_rows(place, array, width)[:, copies]
+        return laid_out
 
     signals = [model.reward, *(c.utility for c in model.constraints)]
     if p.size > _SMALL and all(signal.ndim == 2 for signal in signals):
@@ -175,9 +199,7 @@ def _lay_out(model: RobustCMDP) -> Layout:
     else:
         stacked = np.zeros((len(signals), *shape))
         for i, signal in enumerate(signals):
-            stacked[i, :states, :, :width] = _in_rows(place, signal, width)[:, copies]
-    radius = np.zeros(shape[:2])
-    radius[:states] = np.broadcast_to(uncertainty.radius, (states, actions))[:, copies]
+            stacked[i] = entries(signal)
     initial = np.zeros(shape[0])
     initial[:states] = model.initial
     table = Table(
@@ -187,7 +209,7 @@ def _lay_out(model: RobustCMDP) -> Layout:
         thresholds=jnp.asarray([c.utility_threshold for c in model.constraints], jnp.float64),
         initial=jnp.asarray(initial),
         discount=jnp.asarray(model.discount, jnp.float64),
-        uncertainty=eqx.tree_at(lambda u: u.radius, uncertainty, jnp.asarray(radius)),
+        uncertainty=jax.tree.map(jnp.asarray, uncertainty.laid_out(pairs, entries)),
     )
     return Layout(model, jax.block_until_ready(table), place, share)
 
@@ -195,24 +217,35 @@ def _lay_out(model: RobustCMDP) -> Layout:
 def _rows(model: RobustCMDP) -> tuple[Any, np.ndarray, Any, Any]:
     """Successors (None: dense), probabilities, and the place and share of the user's entries."""
     kernel, uncertainty = model.transitions, model.uncertainty
-    if not isinstance(kernel, Kernel):
-        widest = int((kernel > 0).sum(-1).max())
+    if uncertainty is None:
+        raise AssertionError("a checked model has an uncertainty set")
+    if not uncertainty.fits_lists:
+        return None, kernel.dense() if isinstance(kernel, Kernel) else kernel, None, None
+    if isinstance(kernel, Kernel):
+        successors, probabilities = kernel.successors, kernel.probabilities
+    else:
+        widest = int(uncertainty.reach(kernel).sum(-1).max())
         # A dense kernel of mostly zeros is computed on as lists.
-        narrow = 2 * widest <= padded_size(model.states, _LEAST_STATES)
-        if not (narrow and uncertainty is not None and uncertainty.keeps_support):
+        if 2 * widest > padded_size(model.states, _LEAST_STATES):
             return None, kernel, None, None
+        probabilities = kernel
         successors = np.broadcast_to(np.arange(model.states, dtype=np.int32), kernel.shape)
-        return _compact(successors, kernel, [])
     signals = [model.reward, *(c.signal for c in model.constraints)]
-    return _compact(kernel.successors, kernel.probabilities, [s for s in signals if s.ndim == 3])
+    telling = [signal for signal in signals if signal.ndim == 3]
+    if not uncertainty.merges:
+        telling = [np.broadcast_to(np.arange(probabilities.shape[-1]), probabilities.shape)]
+    return _compact(successors, probabilities, telling, uncertainty.reach(probabilities))
 
 
 def _compact(
-    successors: np.ndarray, probabilities: np.ndarray, signals: list[np.ndarray]
+    successors: np.ndarray,
+    probabilities: np.ndarray,
+    signals: list[np.ndarray],
+    reached: Bool[np.ndarray, "S A K"],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Drops what has probability zero; merges repeated successors on which every signal agrees."""
+    """Drops what is out of reach; merges repeated successors on which every signal agrees."""
     states, actions, width = probabilities.shape
-    kept = np.flatnonzero(probabilities.ravel() > 0)
+    kept = np.flatnonzero(reached)
     row = kept // width
     keys = [successors.ravel()[kept], *(s.ravel()[kept] for s in signals)]
     order = np.lexsort([*reversed(keys), row])
@@ -233,7 +266,10 @@ def _compact(
     place = np.full(probabilities.size, -1)
     place[kept[order]] = position
     share = np.zeros(probabilities.size)
-    share[kept[order]] = probabilities.ravel()[kept][order] / merged[row, position]
+    whole = merged[row, position]
+    share[kept[order]] = np.divide(
+        probabilities.ravel()[kept][order], whole, out=np.ones_like(whole), where=whole > 0
+    )
     shape = (states, actions, new_width)
     return (
         lists.reshape(shape),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -22,8 +22,6 @@ T = TypeVar("T")
 
 # Large models are walked a block of states at a time, so that a block's rows stay in cache.
 _BLOCK_ENTRIES = 1 << 14
-# Up to this many entries, kernels are stored to be checked; larger ones are checked as they are made.
-_STORED = 1 << 18
 
 
 class Outlook(eqx.Module):
@@ -112,14 +110,7 @@ def reply(
         return flow, reward, lower, response.value, response.multiplier
 
     flow, reward, lower, action_values, multipliers = _over_states(
-        answer,
-        table,
-        table.probabilities,
-        table.successors,
-        table.uncertainty,
-        signal,
-        policy,
-        multipliers,
+        answer, table, signal, policy, multipliers
     )
     return Reply(flow, reward, lower, action_values, multipliers)
 
@@ -291,18 +282,18 @@ def kernel_of(table: Table, outlook: Outlook, i: int) -> Float[Array, "S A K"]:
 
 def kernels_are_members(table: Table, outlook: Outlook) -> list[bool]:
     """For every signal, whether its kernel is in the set."""
-    count = len(outlook.value)
-    if outlook.kernel is not None or count * table.probabilities.size <= _STORED:
-        return _are_members(table, kernels_of(table, outlook)).tolist()
-    # A large kernel is checked block by block and never stored.
-    parts = zip(table.signals, outlook.source, outlook.guess, strict=True)
-    return [bool(_response_is_member(table, *part)) for part in parts]
+    if outlook.kernel is not None:
+        return _are_members(table, outlook.kernel).tolist()
+    return _responses_are_members(table, outlook.source, outlook.guess).tolist()
 
 
 @eqx.filter_jit
 def _response_kernels(table: Table, source: Array, guess: Array) -> Float[Array, "n S A K"]:
     def kernel(signal: Array, source: Array, guess: Array) -> Array:
-        return _respond(table, signal, source, guess, lambda *of: of[-1])
+        def answer(uncertainty: UncertaintySet, p: Array, y: Array, guess: Array) -> Array:
+            return uncertainty.respond(p, y, guess).kernel
+
+        return _respond(table, signal, source, guess, answer)
 
     return per_signal(kernel, table, source, guess)
 
@@ -314,13 +305,16 @@ def _are_members(table: Table, kernels: Float[Array, "n S A K"]) -> Bool[Array, 
 
 
 @eqx.filter_jit
-def _response_is_member(
-    table: Table, signal: Float[Array, "S A J"], source: Array, guess: Array
-) -> Bool[Array, ""]:
-    def inside(uncertainty: UncertaintySet, p: Array, kernel: Array) -> Array:
-        return uncertainty.contains(p, kernel)
+def _responses_are_members(table: Table, source: Array, guess: Array) -> Bool[Array, " n"]:
+    """Checked block by block: a large kernel is never stored."""
 
-    return _respond(table, signal, source, guess, inside).all()
+    def member(signal: Array, source: Array, guess: Array) -> Array:
+        def inside(uncertainty: UncertaintySet, p: Array, y: Array, guess: Array) -> Array:
+            return uncertainty.respond_and_check(p, y, guess)[1]
+
+        return _respond(table, signal, source, guess, inside).all()
+
+    return per_signal(member, table, source, guess)
 
 
 def _respond(
@@ -329,15 +323,13 @@ def _respond(
     def answer(p, successors, uncertainty, c, guess):  # type: ignore[no-untyped-def]
         following = source if successors is None else source[successors]
         y = jnp.broadcast_to(c + table.discount * following, p.shape)
-        return function(uncertainty, p, uncertainty.respond(p, y, guess).kernel)
+        return function(uncertainty, p, y, guess)
 
-    return _over_states(
-        answer, table, table.probabilities, table.successors, table.uncertainty, signal, guess
-    )
+    return _over_states(answer, table, signal, guess)
 
 
 def _over_states(function: Callable, table: Table, *arrays):  # type: ignore[no-untyped-def]
-    """Applies a function of blocks of states to all of them."""
+    """Applies a function of (p, successors, set, …) for blocks of states to all of them."""
     states = table.states
     block = states
     if jax.default_backend() == "cpu":
@@ -345,7 +337,16 @@ def _over_states(function: Callable, table: Table, *arrays):  # type: ignore[no-
         while block > 1 and block % 2 == 0 and block * per_state > _BLOCK_ENTRIES:
             block //= 2
     if block == states:
-        return function(*arrays)
-    split = jax.tree.map(lambda a: a.reshape(states // block, block, *a.shape[1:]), arrays)
-    merged = lax.map(lambda each: function(*each), split)
+        return function(table.probabilities, table.successors, table.uncertainty, *arrays)
+    own, shared = table.uncertainty.by_row()
+    split = jax.tree.map(
+        lambda a: a.reshape(states // block, block, *a.shape[1:]),
+        (table.probabilities, table.successors, own, arrays),
+    )
+
+    def some(each: tuple) -> Any:
+        p, successors, own, arrays = each
+        return function(p, successors, eqx.combine(own, shared), *arrays)
+
+    merged = lax.map(some, split)
     return jax.tree.map(lambda a: a.reshape(states, *a.shape[2:]), merged)

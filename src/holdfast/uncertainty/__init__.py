@@ -4,8 +4,30 @@ A new set is one file beside this one and one line in `SETS`.
 """
 
 from holdfast.uncertainty._set import Response, UncertaintySet
+from holdfast.uncertainty.chi_square import ChiSquare
+from holdfast.uncertainty.contamination import Contamination
+from holdfast.uncertainty.interval import Interval
 from holdfast.uncertainty.kl import KL
+from holdfast.uncertainty.total_variation import TotalVariation
+from holdfast.uncertainty.wasserstein import Wasserstein
 
-SETS: dict[str, type[UncertaintySet]] = {"kl": KL}
+SETS: dict[str, type[UncertaintySet]] = {
+    "kl": KL,
+    "total-variation": TotalVariation,
+    "chi-square": ChiSquare,
+    "contamination": Contamination,
+    "interval": Interval,
+    "wasserstein": Wasserstein,
+}
 
-__all__ = ["KL", "SETS", "Response", "UncertaintySet"]
+__all__ = [
+    "KL",
+    "SETS",
+    "ChiSquare",
+    "Contamination",
+    "Interval",
+    "Response",
+    "TotalVariation",
+    "UncertaintySet",
+    "Wasserstein",
+]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
@@ -41,8 +43,10 @@ class UncertaintySet(eqx.Module):
     """
 
     name: ClassVar[str]
-    # Whether no member has mass where p has none, so that successor lists are exact.
-    keeps_support: ClassVar[bool]
+    # Fields that belong to no row in particular; every other one has the rows' axes in front.
+    shared: ClassVar[tuple[str, ...]] = ()
+    # Whether repeated successors with equal signals may be merged into one outcome.
+    merges: ClassVar[bool] = True
 
     radius: Any
 
@@ -78,6 +82,30 @@ class UncertaintySet(eqx.Module):
     ) -> Float[Array, "*rows K"]:
         """The member nearest to q in Euclidean distance."""
 
+    @property
+    def keeps_support(self) -> bool:
+        """Whether no member has mass where p has none."""
+        return True
+
+    @property
+    def fits_lists(self) -> bool:
+        """Whether members live on a row's own entries, so that successor lists are exact."""
+        return self.keeps_support
+
+    def reach(self, p: Float[np.ndarray, "S A K"]) -> Bool[np.ndarray, "S A K"]:
+        """The outcomes that some member gives mass to; the others may be left out of a row."""
+        return p > 0 if self.keeps_support else np.ones(p.shape, bool)
+
+    def respond_and_check(
+        self,
+        p: Float[Array, "*rows K"],
+        y: Float[Array, "*rows K"],
+        guess: Float[Array, "*rows"] | None = None,
+    ) -> tuple[Response, Bool[Array, "*rows"]]:
+        """The worst response, and whether it was checked to be a member, apart from its search."""
+        response = self.respond(p, y, guess)
+        return response, self.contains(p, response.kernel)
+
     def worst_response(
         self, p: Float[Array, "*rows K"], y: Float[Array, "*rows K"]
     ) -> Float[Array, "*rows K"]:
@@ -102,16 +130,47 @@ class UncertaintySet(eqx.Module):
         return inside & (abs(q.sum(-1) - 1) <= tolerance) & (q >= -tolerance).all(-1)
 
     def scaled(self, factor: ArrayLike) -> Self:
-        """The same set with its radii multiplied by a factor."""
-        return dataclasses.replace(self, radius=self.radius * np.asarray(factor))
+        """The same set with its radii multiplied by a factor; zero times infinity is zero."""
+        if not (np.asarray(factor, float) >= 0).all():
+            raise ValueError(f"factor: expected at least 0, got {factor!r}")
+        radius, factor = np.broadcast_arrays(np.asarray(self.radius), np.asarray(factor, float))
+        product = np.zeros(radius.shape)
+        np.multiply(radius, factor, out=product, where=(radius > 0) & (factor > 0))
+        return self._with_radius(product)
 
-    def check_fits(self, states: int, actions: int) -> None:
-        """Raises a ValueError unless the radius fits a model of this size."""
-        shape = np.shape(self.radius)
-        if shape not in ((), (states, actions)):
-            raise ValueError(
-                f"radius: expected a number or shape ({states}, {actions}), got {shape}"
-            )
+    def with_radius(self, radius: ArrayLike) -> Self:
+        """The same kind of set with another radius."""
+        return dataclasses.replace(self, radius=radius)
+
+    def by_row(self) -> tuple[Self, Self]:
+        """The fields that have a row's axes in front, and the shared ones; `eqx.combine` joins them."""
+        split = jax.tree.map(lambda _: True, self)
+        for name in self.shared:
+            split = eqx.tree_at(lambda s, name=name: getattr(s, name), split, False)
+        return eqx.partition(self, split)
+
+    def laid_out(
+        self,
+        pairs: Callable[[np.ndarray], np.ndarray],
+        entries: Callable[[np.ndarray], np.ndarray],
+    ) -> Self:
+        """The same set with its fields in the layout of a table.
+
+        Arguments:
+            pairs: brings an (S, A) array there, by way of broadcasting.
+            entries: brings an array in the layout of the model's kernel there, zero in what is added.
+        """
+        del entries
+        return self._with_radius(pairs(np.asarray(self.radius)))
+
+    def _with_radius(self, radius: np.ndarray) -> Self:
+        return eqx.tree_at(lambda s: s.radius, self, radius)
+
+    def check_fits(self, p: Float[np.ndarray, "S A K"]) -> None:
+        """Raises a ValueError unless the set fits a model with these nominal probabilities."""
+        shape, expected = np.shape(self.radius), p.shape[:2]
+        if shape not in ((), expected):
+            raise ValueError(f"radius: expected a number or shape {expected}, got {shape}")
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """A JSON header and named arrays from which `from_arrays` makes the set again."""

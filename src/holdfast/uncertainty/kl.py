@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,7 +14,9 @@ from numpy.typing import ArrayLike
 
 from holdfast._precision import compiled_float64
 from holdfast._roots import increasing_root
+from holdfast.uncertainty._counts import kl_from_counts
 from holdfast.uncertainty._set import Response, UncertaintySet
+from holdfast.uncertainty._simplex import project_simplex
 
 
 class KL(UncertaintySet):
@@ -41,7 +43,6 @@ class KL(UncertaintySet):
     """
 
     name: ClassVar[str] = "kl"
-    keeps_support: ClassVar[bool] = True
 
     max_steps: int = eqx.field(static=True)
 
@@ -55,6 +56,43 @@ class KL(UncertaintySet):
         """A JSON header and named arrays from which `from_arrays` makes the set again."""
         header, arrays = super().to_arrays()
         return {**header, "max_steps": self.max_steps}, arrays
+
+    @classmethod
+    def from_counts(
+        cls,
+        counts: ArrayLike,
+        *,
+        confidence: float = 0.95,
+        successors: ArrayLike | None = None,
+        support: ArrayLike | None = None,
+    ) -> tuple[Any, Self]:
+        """A nominal kernel and the set around it that holds the true kernel, with this confidence.
+
+        Jointly over all (s, a), by Agrawal's bound on KL(p̂‖p) or the method of types (the interval of
+        Clopper and Pearson where there are two successors), and the largest KL(p‖centre) there. The
+        centre is a smoothed estimate: a ball around raw frequencies holds no kernel that can do what was
+        not seen.
+        Unvisited pairs get a uniform row, and radius inf.
+        The numbers of visits must not depend on what was seen.
+
+        Arguments:
+            counts: (S, A, S) transitions that were seen; or (S, A, K), with `successors`.
+            confidence: in (0, 1).
+            successors: (S, A, K), the state that each column of the counts is about; the kernel is then
+                a `Kernel`.
+            support: of the counts' shape, which of them are possible at all; all if left out. The less
+                is possible, the smaller the set.
+
+        Example:
+            >>> import holdfast as hf
+            >>> seen = [[[40, 10], [0, 0]], [[3, 7], [25, 25]]]
+            >>> kernel, ball = hf.KL.from_counts(seen, confidence=0.95)
+            >>> print(kernel[0, 0].round(2), ball.radius.round(2))
+            [0.79 0.21] [[0.06  inf]
+             [0.27 0.06]]
+        """
+        kernel, radius = kl_from_counts(counts, confidence, successors, support)
+        return kernel, cls(radius)
 
     @compiled_float64
     def respond(
@@ -173,7 +211,7 @@ class KL(UncertaintySet):
     def _project_euclidean(self, p: Array, z: Array) -> Array:
         """Min ½‖q − z‖² over the ball: q solves x(q − z) + log(q/p) + μ = 0, 1/x the multiplier."""
         support = p > 0
-        nearest = _project_simplex(z, support)
+        nearest = project_simplex(z, support)
         radius = jnp.broadcast_to(jnp.asarray(self.radius, p.dtype), p.shape[:-1])
         inside = self.divergence(p, nearest) <= radius
         offset = jnp.where(support, z - jnp.where(support, z, -jnp.inf).max(-1, keepdims=True), 0.0)
@@ -263,18 +301,6 @@ class _Moments(NamedTuple):
 
     def divergence(self, beta: Array) -> Array:
         return jnp.maximum(-beta * self.mean - self.log_mass, 0.0)
-
-
-def _project_simplex(z: Array, support: Array) -> Array:
-    """The Euclidean projection of z onto the distributions over the support, by sorting."""
-    descending = -jnp.sort(jnp.where(support, -z, jnp.inf), axis=-1)
-    finite = jnp.isfinite(descending)
-    cumulative = jnp.cumsum(jnp.where(finite, descending, 0.0), axis=-1)
-    count = jnp.arange(1, z.shape[-1] + 1)
-    active = finite & (jnp.where(finite, descending, 0.0) * count > cumulative - 1)
-    size = active.sum(-1, keepdims=True)
-    level = (jnp.take_along_axis(cumulative, size - 1, axis=-1) - 1) / size
-    return jnp.where(support, jnp.maximum(z - level, 0.0), 0.0)
 
 
 def _prox_row(log_p: Array, support: Array, z: Array, x: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -30,6 +30,14 @@ class Options:
     callback: Callable[[int], None] | None
 
 
+class Iterate(NamedTuple):
+    """A policy and what it is worth."""
+
+    policy: Float[Array, "S A"]
+    nominal: Outlook
+    worst: Outlook
+
+
 @dataclasses.dataclass
 class Run:
     """One call of `solve`: the model, the options, where to start, and the record of the way."""
@@ -41,6 +49,7 @@ class Run:
     worst: Outlook = dataclasses.field(init=False)
     thresholds: np.ndarray = dataclasses.field(init=False)
     rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    best: Iterate | None = None  # the feasible iterate with the largest reward
     _started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -60,8 +69,7 @@ class Run:
 
     def nominal_case(self, policy: Float[Array, "S A"], start: Outlook | None = None) -> Outlook:
         """The policy's outlook under the nominal kernel."""
-        del start
-        return nominal_outlook(self.table, policy)
+        return nominal_outlook(self.table, policy, start)
 
     def record(
         self,
@@ -76,7 +84,9 @@ class Run:
         before, weights = self.policy, self.worst.occupancy[0]
         last_worst = self.worst
         self.policy = policy
-        self.nominal = nominal_outlook(self.table, policy) if nominal is None else nominal
+        if nominal is None:
+            nominal = nominal_outlook(self.table, policy, self.nominal)
+        self.nominal = nominal
         self.worst = self.worst_case(policy, last_worst) if worst is None else worst
         bounds: dict[str, Any] = {}
         if self.options.bounds:
@@ -108,8 +118,16 @@ class Run:
             columns[name] = np.array([first] + [row["bounds"][name] for row in self.rows[1:]])
         return columns
 
+    @property
+    def last(self) -> Iterate:
+        """The last iterate."""
+        return Iterate(self.policy, self.nominal, self.worst)
+
     def _write(self, *, kl: float, recovered: bool, trust_region: float, bounds: dict) -> None:
         worst, nominal = np.asarray(self.worst.value), np.asarray(self.nominal.value)
+        if is_feasible(self.worst, self.thresholds):
+            so_far = -np.inf if self.best is None else float(self.best.worst.value[0])
+            self.best = self.last if worst[0] > so_far else self.best
         self._append(
             {
                 "reward": worst[0],

@@ -1,0 +1,125 @@
+"""The nearest point of a polytope that is known by its worst responses alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+
+class _Corral(NamedTuple):
+    """Members, of which a mixture is the nearest so far; the places that are empty weigh nothing."""
+
+    points: Float[Array, "N K K"]
+    used: Bool[Array, "N K"]
+    weights: Float[Array, "N K"]
+    newest: Int[Array, " N"]
+    done: Bool[Array, " N"]
+
+    def mixture(self) -> Float[Array, "N K"]:
+        return jnp.einsum("nm,nmk->nk", self.weights, self.points)
+
+
+def nearest_member(
+    worst: Callable[[Float[Array, "N K"]], Float[Array, "N K"]],
+    p: Float[Array, "N K"],
+    z: Float[Array, "N K"],
+) -> Float[Array, "N K"]:
+    """Min ½‖q − z‖² over a polytope of distributions, by Wolfe's method, for all rows at once.
+
+    Worst responses to q − z join a corral of at most K members. The nearest point of the corral's
+    affine hull is taken where it is a mixture of them; where it is not, q goes towards it until a
+    member weighs nothing, and that one leaves. When no response leads nearer, q is the nearest.
+
+    Arguments:
+        worst: the member that makes q·y smallest, in every row.
+        p: a member, where the search begins.
+        z: any vectors.
+    """
+    rows, width = p.shape
+    places = jnp.arange(width)
+    eps = jnp.finfo(p.dtype).eps
+    # All members have the same sum, so what z has in that direction changes nothing.
+    z = z - z.mean(-1, keepdims=True) + 1 / width
+
+    def body(state: tuple[_Corral, Array]) -> tuple[_Corral, Array]:
+        corral, step = state
+        target = _affine_weights(corral, z)
+        leaving = corral.used & (target <= eps)
+        drop = jnp.where(leaving, corral.weights - target, 1.0)
+        room = jnp.where(leaving, corral.weights / jnp.where(drop > 0, drop, 1.0), jnp.inf)
+        length = jnp.clip(room.min(-1, keepdims=True), 0.0, 1.0)
+        gone = leaving & (room <= length)
+        used = corral.used & ~gone
+        weights = corral.weights + length * (target - corral.weights)
+        weights = jnp.where(used, jnp.maximum(weights, 0.0), 0.0)
+        weights = weights / weights.sum(-1, keepdims=True)
+        q = jnp.einsum("nm,nmk->nk", weights, corral.points)
+        # A member that joined and leaves at once is rounding's: there is nothing left to find.
+        joined = (places == corral.newest[:, None]) & (corral.weights == 0)
+        stuck = (gone & joined).any(-1)
+
+        away = q - z
+        member = worst(away)
+        gap = (away * (q - member)).sum(-1)
+        close = gap <= 16 * eps * (away.max(-1) - away.min(-1)) + eps
+        settled = ~gone.any(-1)
+        done = stuck | (settled & (close | used.all(-1)))
+        place = jnp.argmin(used, axis=-1)
+        joins = (settled & ~done)[:, None] & (places == place[:, None])
+        new = _Corral(
+            points=jnp.where(joins[..., None], member[:, None], corral.points),
+            used=used | joins,
+            weights=weights,
+            newest=jnp.where(joins.any(-1), place, corral.newest),
+            done=done,
+        )
+        kept = corral.done
+        merged = jax.tree.map(
+            lambda a, b: jnp.where(kept.reshape(-1, *(1,) * (a.ndim - 1)), a, b), corral, new
+        )
+        return merged, step + 1
+
+    def unfinished(state: tuple[_Corral, Array]) -> Array:
+        corral, step = state
+        return ~corral.done.all() & (step < 100 + 20 * width)
+
+    first = jnp.broadcast_to(places == 0, (rows, width))
+    start = _Corral(
+        points=jnp.where(first[..., None], p[:, None], 0.0),
+        used=first,
+        weights=first.astype(p.dtype),
+        newest=jnp.zeros(rows, places.dtype),
+        done=jnp.zeros(rows, bool),
+    )
+    return lax.while_loop(unfinished, body, (start, jnp.array(0)))[0].mixture()
+
+
+def _affine_weights(corral: _Corral, z: Float[Array, "N K"]) -> Float[Array, "N K"]:
+    """The weights, of any sign, of the point of the corral's affine hull that is nearest to z."""
+    places = jnp.arange(z.shape[-1])
+    heaviest = jnp.argmax(corral.weights, axis=-1)[:, None]
+    # Differences from one of the points, so that a small set far from z loses no digits. The empty
+    # places come last, and the newest member just before them: if any, it is the one that depends
+    # on the others.
+    base = jnp.take_along_axis(corral.points, heaviest[..., None], axis=1)
+    free = corral.used & (places != heaviest)
+    order = jnp.argsort(jnp.where(free, places == corral.newest[:, None], 2), axis=-1)
+    directions = jnp.where(free[..., None], corral.points - base, 0.0)
+    directions = jnp.take_along_axis(directions, order[..., None], axis=1)
+    free = jnp.take_along_axis(free, order, axis=-1)
+    basis, triangle = jnp.linalg.qr(jnp.swapaxes(directions, -1, -2))
+    diagonal = jnp.abs(jnp.diagonal(triangle, axis1=-2, axis2=-1))
+    size = jnp.sqrt((directions**2).sum(-1))
+    free = free & (diagonal > 1e3 * jnp.finfo(z.dtype).eps * size)
+    aim = jnp.einsum("nkj,nk->nj", basis, z - base[:, 0])
+    keep = free[:, :, None] & free[:, None, :]
+    solved = jax.scipy.linalg.solve_triangular(
+        jnp.where(keep, triangle, jnp.eye(len(places))), jnp.where(free, aim, 0.0)[..., None]
+    )[..., 0]
+    weights = jnp.take_along_axis(solved, jnp.argsort(order, axis=-1), axis=-1)
+    return jnp.where(places == heaviest, 1 - weights.sum(-1, keepdims=True), weights)

@@ -1,0 +1,361 @@
+"""The Wasserstein ball: probability may be carried to any state, at a price for mass times distance."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+from numpy.typing import ArrayLike
+
+from holdfast._precision import compiled_float64
+from holdfast.uncertainty._nearest import nearest_member
+from holdfast.uncertainty._set import Response, UncertaintySet
+from holdfast.uncertainty._transport import checked_metric, distances
+
+_ROUNDING = 1e-14
+_MAX_STEPS = 100
+# Cuts are trusted for this many steps; after them every second step halves the bracket.
+_TRUSTED_STEPS = 8
+# How far from a guess the second look goes.
+_BESIDE = 1.05
+# A projection works on so many entries at a time: a row needs as many as it has pairs of states.
+_BLOCK_ENTRIES = 1 << 22
+
+
+class Wasserstein(UncertaintySet):
+    """All kernels whose rows have W₁(q, p) ≤ radius, over all states and not only the support of p.
+
+    W₁ is the least Σ mass·distance of a plan that carries p into q. The worst response to targets y
+    has a dual in one variable, the price μ ≥ 0 of transport: −μ·radius + Σ p_i min_j(y_j + μ·d_ij),
+    a lower bound at every μ. It is concave and piecewise linear, so the search for its maximum goes
+    from where two of its lines meet to where the next two do. A line is a plan: what is found is the
+    mixture of the two plans that meet at the maximum, and it is a member because of its own cost.
+
+    Distinct states may be at distance zero; nature carries mass between them for nothing, whatever
+    the radius.
+
+    Arguments:
+        radius: a number, or an (S, A) array, in the metric's own unit; inf lets nature go anywhere.
+        metric: (S, S), the distance between each two states: symmetric, zero on the diagonal, and no
+            longer than any detour.
+
+    Example:
+        >>> import holdfast as hf
+        >>> import numpy as np
+        >>> line = np.abs(np.subtract.outer(np.arange(3), np.arange(3)))
+        >>> ball = hf.Wasserstein(0.5, metric=line)
+        >>> p, y = np.array([[0.0, 0.0, 1.0]]), np.array([[0.0, 5.0, 6.0]])
+        >>> q = ball.worst_response(p, y)
+        >>> print(np.round(q, 3), np.round(ball.divergence(p, q), 3))
+        [[0.25 0.   0.75]] [0.5]
+    """
+
+    name: ClassVar[str] = "wasserstein"
+    shared: ClassVar[tuple[str, ...]] = ("metric",)
+
+    metric: Any
+
+    def __init__(self, radius: ArrayLike, *, metric: ArrayLike) -> None:
+        super().__init__(radius)
+        self.metric = checked_metric(metric)
+
+    @property
+    def keeps_support(self) -> bool:
+        """Never: mass may be carried anywhere."""
+        return False
+
+    def check_fits(self, p: Float[np.ndarray, "S A K"]) -> None:
+        """Raises a ValueError unless the set fits a model with these nominal probabilities."""
+        super().check_fits(p)
+        expected = (p.shape[0], p.shape[0])
+        if np.shape(self.metric) != expected:
+            raise ValueError(f"metric: expected shape {expected}, got {np.shape(self.metric)}")
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """A JSON header and named arrays from which `from_arrays` makes the set again."""
+        header, arrays = super().to_arrays()
+        return header, {**arrays, "metric": np.asarray(self.metric)}
+
+    @compiled_float64
+    def respond(
+        self,
+        p: Float[Array, "*rows K"],
+        y: Float[Array, "*rows K"],
+        guess: Float[Array, "*rows"] | None = None,
+    ) -> Response:
+        """The worst response to y, with the dual value that certifies it."""
+        return self._respond(p, y, guess)[0]
+
+    @compiled_float64
+    def respond_and_check(
+        self,
+        p: Float[Array, "*rows K"],
+        y: Float[Array, "*rows K"],
+        guess: Float[Array, "*rows"] | None = None,
+    ) -> tuple[Response, Bool[Array, "*rows"]]:
+        """The worst response, and whether its plan is one from p to it within the radius.
+
+        The plan proves membership, so no linear program is solved.
+        """
+        response, plan = self._respond(p, y, guess)
+        width = response.kernel.shape[-1]
+        nominal = jnp.broadcast_to(jnp.asarray(p), response.kernel.shape).reshape(-1, width)
+        radius = jnp.broadcast_to(jnp.asarray(self.radius, nominal.dtype), response.value.shape)
+        proved = plan.proves(
+            jnp.asarray(self.metric, nominal.dtype),
+            nominal,
+            response.kernel.reshape(-1, width),
+            radius.reshape(-1),
+        )
+        return response, proved.reshape(radius.shape)
+
+    def _respond(self, p: Array, y: Array, guess: Array | None) -> tuple[Response, _Plan]:
+        p, y = jnp.broadcast_arrays(jnp.asarray(p), jnp.asarray(y))
+        rows, width = p.shape[:-1], p.shape[-1]
+        metric = jnp.asarray(self.metric, p.dtype)
+        radius = jnp.broadcast_to(jnp.asarray(self.radius, p.dtype), rows).reshape(-1)
+        start = None if guess is None else jnp.broadcast_to(jnp.asarray(guess), rows).reshape(-1)
+        flat = p.reshape(-1, width), y.reshape(-1, width)
+        response, plan = _worst(metric, radius, *flat, start)
+        kernel, *others = response
+        return Response(kernel.reshape(p.shape), *(part.reshape(rows) for part in others)), plan
+
+    @compiled_float64
+    def divergence(
+        self, p: Float[Array, "*rows K"], q: Float[Array, "*rows K"]
+    ) -> Float[Array, "*rows"]:
+        """W₁(q, p), infinite where their masses differ.
+
+        Slow: a linear program for each row, solved on the host. What the solver's own tolerance
+        leaves open is 1e-10 of the mass that moves times the largest distance.
+        """
+        p, q = jnp.broadcast_arrays(jnp.asarray(p), jnp.asarray(q))
+        metric = jnp.asarray(self.metric, p.dtype)
+
+        def host(*bits: Array) -> np.ndarray:
+            arrays = [np.ascontiguousarray(part).view(p.dtype) for part in bits]
+            metric, p_rows, q_rows = (a[..., 0] if wide else a for a in arrays)
+            return distances(metric, p_rows, q_rows).astype(p.dtype)[..., None].view(np.uint32)
+
+        # JAX hands float64 to a callback as float32 where the user's own setting says so; bits it
+        # leaves alone.
+        wide = p.dtype.itemsize == 8
+        bits = [lax.bitcast_convert_type(part, jnp.uint32) for part in (metric, p, q)]
+        shape = (*p.shape[:-1], 2 if wide else 1)
+        result = jax.pure_callback(
+            host, jax.ShapeDtypeStruct(shape, jnp.uint32), *bits, vmap_method="sequential"
+        )
+        return lax.bitcast_convert_type(result if wide else result[..., 0], p.dtype)
+
+    @compiled_float64
+    def contains(
+        self, p: Float[Array, "*rows K"], q: Float[Array, "*rows K"], tolerance: float = 1e-9
+    ) -> Bool[Array, "*rows"]:
+        """Whether q is a distribution in the set, up to rounding. As slow as `divergence`."""
+        divergence = self.divergence(p, q)
+        # A rounding error of mass may have been carried across the whole space.
+        slack = _ROUNDING * jnp.maximum(1.0, self.metric.max())
+        inside = (divergence <= self.radius * (1 + tolerance) + slack) & (divergence < np.inf)
+        return inside & (abs(q.sum(-1) - 1) <= tolerance) & (q >= -tolerance).all(-1)
+
+    @compiled_float64
+    def project(
+        self, p: Float[Array, "*rows K"], q: Float[Array, "*rows K"]
+    ) -> Float[Array, "*rows K"]:
+        """The member nearest to q, any vector, in Euclidean distance.
+
+        By Wolfe's method: worst responses to (member − q) are added to a handful of members, of which
+        the nearest mixture is kept, until no response leads nearer. A mixture of members is one.
+        """
+        p, q = jnp.broadcast_arrays(jnp.asarray(p), jnp.asarray(q))
+        width = p.shape[-1]
+        metric = jnp.asarray(self.metric, p.dtype)
+        radius = jnp.broadcast_to(jnp.asarray(self.radius, p.dtype), p.shape[:-1]).reshape(-1)
+        flat = radius, p.reshape(-1, width), q.reshape(-1, width)
+        block = max(1, _BLOCK_ENTRIES // (width + 1) ** 2)
+
+        def nearest(radius: Array, p: Array, z: Array) -> Array:
+            return nearest_member(lambda y: _worst(metric, radius, p, y)[0].kernel, p, z)
+
+        if block >= len(radius):
+            return nearest(*flat).reshape(p.shape)
+
+        def one(row: tuple[Array, Array, Array]) -> Array:
+            return nearest(*(part[None] for part in row))[0]
+
+        return lax.map(one, flat, batch_size=block).reshape(p.shape)
+
+
+class _Plan(NamedTuple):
+    """Two ways to carry every source's mass whole, and the share that goes the far one."""
+
+    source: Int[Array, "N K"]
+    mass: Float[Array, "N K"]
+    far: Int[Array, "N K"]
+    near: Int[Array, "N K"]
+    share: Float[Array, " N"]
+
+    def destination(self) -> Float[Array, "N K"]:
+        """The distribution that the plan ends in."""
+        row = jnp.arange(len(self.mass))[:, None]
+        share = self.share[:, None]
+        moved = jnp.zeros_like(self.mass).at[row, self.far].add(share * self.mass)
+        return moved.at[row, self.near].add((1 - share) * self.mass)
+
+    def proves(self, metric: Array, p: Array, q: Array, radius: Array) -> Bool[Array, " N"]:
+        """Whether this is a plan from p to q that costs at most the radius."""
+        states = jnp.arange(p.shape[-1])
+        weights = jnp.stack([self.share, 1 - self.share])
+        ways = jnp.stack([self.far, self.near])
+
+        def one(n: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            left, came, cost = sums
+            source, mass = self.source[:, n], self.mass[:, n]
+            left = left + jnp.where(source[:, None] == states, mass[:, None], 0.0)
+            for weight, way in zip(weights, ways, strict=True):
+                arrives = way[:, n][:, None] == states
+                came = came + jnp.where(arrives, (weight * mass)[:, None], 0.0)
+                cost = cost + weight * mass * jnp.where(arrives, metric[source], 0.0).sum(-1)
+            return left, came, cost
+
+        nothing = jnp.zeros_like(p)
+        count = jnp.where((self.mass != 0).any(0), states + 1, 0).max()
+        left, came, cost = lax.fori_loop(0, count, one, (nothing, nothing, nothing[:, 0]))
+        slack = jnp.finfo(p.dtype).eps * (16 + len(states))
+        marginals = (jnp.abs(left - p).sum(-1) <= slack) & (jnp.abs(came - q).sum(-1) <= slack)
+        signs = (weights >= 0).all(0) & (self.mass >= 0).all(-1) & (q >= 0).all(-1)
+        return marginals & signs & (cost <= radius * (1 + 1e-9)) & (jnp.abs(q.sum(-1) - 1) <= 1e-9)
+
+
+class _Line(NamedTuple):
+    """A plan that is cheapest at some price μ: there the dual has the line targets + μ·cost."""
+
+    price: Float[Array, " N"]
+    targets: Float[Array, " N"]
+    cost: Float[Array, " N"]
+    to: Int[Array, "N K"]
+
+
+class _Search(NamedTuple):
+    far: _Line  # costs more than the radius
+    near: _Line  # costs at most the radius
+    lower: Float[Array, " N"]
+    multiplier: Float[Array, " N"]
+    price: Float[Array, " N"]
+    done: Bool[Array, " N"]
+    step: Int[Array, ""]
+
+
+def _worst(
+    metric: Float[Array, "K K"],
+    radius: Float[Array, " N"],
+    p: Float[Array, "N K"],
+    y: Float[Array, "N K"],
+    guess: Float[Array, " N"] | None = None,
+) -> tuple[Response, _Plan]:
+    """The worst response to y in every row, and the plan that carries p there."""
+    low, span = y.min(-1), y.max(-1) - y.min(-1)
+    scale = jnp.where(span > 0, span, 1.0)
+    u = (y - low[:, None]) / scale[:, None]
+    # A row's own sources first: most rows have few.
+    source = jnp.argsort(p <= 0, axis=-1, stable=True)
+    mass = jnp.take_along_axis(p, source, axis=-1)
+    sources = (p > 0).sum(-1).max()
+    width = p.shape[-1]
+    states = jnp.arange(width)
+
+    def line(price: Array, weight: Array) -> _Line:
+        """The best plan for weight·targets + price·cost; an infinite one goes before the other."""
+        gain = jnp.where(u > 0, weight[:, None] * u, 0.0)
+
+        def carry(n: Array, to: Array) -> Array:
+            cost = metric[source[:, n]]
+            total = gain + jnp.where(cost > 0, price[:, None] * cost, 0.0)
+            least = total <= total.min(-1, keepdims=True)
+            # On CPUs this takes a third of the time of `argmin`.
+            return to.at[:, n].set(jnp.where(least, states, width).min(-1))
+
+        to = lax.fori_loop(0, sources, carry, jnp.zeros(p.shape, states.dtype))
+        targets = (mass * jnp.take_along_axis(u, to, axis=-1)).sum(-1)
+        return _Line(price, targets, (mass * metric[source, to]).sum(-1), to)
+
+    def meeting(far: _Line, near: _Line) -> Array:
+        apart = far.cost - near.cost
+        return (near.targets - far.targets) / jnp.where(apart > 0, apart, 1.0)
+
+    nothing, one, most = (jnp.full_like(span, level) for level in (0.0, 1.0, jnp.inf))
+    # The ends of all prices: the cheapest way to the minimum, and what can be had for nothing.
+    ends = lax.map(lambda end: line(*end), (jnp.stack([one, most]), jnp.stack([most, one])))
+    far, near = (jax.tree.map(lambda part, i=i: part[i], ends) for i in (0, 1))
+    far = far._replace(price=nothing)
+    reached = far.cost <= radius
+    trivial = reached | (radius <= 0) | (span == 0)
+    limit = jnp.where(trivial, 0.0, radius)
+    hint = nothing if guess is None else guess / scale
+    hinted = (hint > 0) & (hint < jnp.inf)
+
+    def mixture(far: _Line, near: _Line) -> tuple[Array, Array]:
+        apart = far.cost - near.cost
+        share = (limit - near.cost) / jnp.where(apart > 0, apart, 1.0)
+        share = jnp.where(reached, 1.0, jnp.clip(share, 0.0, 1.0))
+        share = jnp.where(radius <= 0, 0.0, share)
+        return share, share * far.targets + (1 - share) * near.targets
+
+    tolerance = jnp.finfo(p.dtype).eps * (16 + width)
+
+    def body(search: _Search) -> _Search:
+        now = line(search.price, one)
+        beyond = now.cost > limit
+        far = _choose(beyond & ~search.done, now, search.far)
+        near = _choose(~beyond & ~search.done, now, search.near)
+        dual = now.targets + now.price * (now.cost - limit)
+        better = (dual > search.lower) & ~search.done
+        lower = jnp.where(better, dual, search.lower)
+        proposal = meeting(far, near)
+        halve = (search.step >= _TRUSTED_STEPS) & (search.step % 2 == 1) & (near.price < jnp.inf)
+        middle = jnp.sqrt(jnp.maximum(far.price, near.price * 1e-3)) * jnp.sqrt(near.price)
+        inside = (proposal > far.price) & (proposal < near.price) & (proposal != search.price)
+        closed = mixture(far, near)[1] - lower <= tolerance
+        price = jnp.where(halve, middle, proposal)
+        # The answer is often near the guess: look just beside it before the ends have a say.
+        beside = jnp.clip(price, hint / _BESIDE, hint * _BESIDE)
+        price = jnp.where(hinted & (search.step == 0), beside, price)
+        return _Search(
+            far,
+            near,
+            lower,
+            jnp.where(better, now.price, search.multiplier),
+            jnp.where(search.done, search.price, price),
+            search.done | closed | ~inside,
+            search.step + 1,
+        )
+
+    def unfinished(search: _Search) -> Array:
+        return ~search.done.all() & (search.step < _MAX_STEPS)
+
+    price = jnp.where(hinted, hint, meeting(far, near))
+    begun = _Search(far, near, nothing, nothing, price, trivial, jnp.array(0))
+    found = lax.while_loop(unfinished, body, begun)
+    share, value = mixture(found.far, found.near)
+    plan = _Plan(source, mass, found.far.to, found.near.to, share)
+    lower = jnp.where(trivial, value, jnp.minimum(found.lower, value))
+    response = Response(
+        kernel=plan.destination(),
+        value=low + span * value,
+        lower=low + span * lower,
+        multiplier=jnp.where(trivial, 0.0, found.multiplier * span),
+    )
+    return response, plan
+
+
+def _choose(chosen: Bool[Array, " N"], new: _Line, old: _Line) -> _Line:
+    return _Line(
+        price=jnp.where(chosen, new.price, old.price),
+        targets=jnp.where(chosen, new.targets, old.targets),
+        cost=jnp.where(chosen, new.cost, old.cost),
+        to=jnp.where(chosen[:, None], new.to, old.to),
+    )
