@@ -12,28 +12,36 @@ from holdfast.tabular.table import layout_of
 
 
 def tiny_model(seed, states):
-    """Two states and one constraint, or three and two, that bind for many policies; two actions."""
+    """Two states and one constraint, or three and two, that bind for many policies; two actions.
+
+    Also the best worst-case reward of a feasible policy on a grid, and that policy; or None.
+    """
     rng = np.random.default_rng(seed)
     shape = (states, 2)
     model = hf.RobustCMDP(
         transitions=rng.dirichlet(np.full(states, 0.7), shape),
         reward=rng.normal(size=shape),
         initial=rng.dirichlet(np.ones(states)),
-        discount=0.7,
+        discount=0.5,
         uncertainty=hf.KL(0.3),
     )
     signals = rng.normal(size=(states - 1, *shape))
-    values = [worst_values(model, signal, policy_grid(states)) for signal in signals]
+    policies = policy_grid(states)
+    rewards = worst_values(model, model.reward, policies)
+    values = np.array([worst_values(model, signal, policies) for signal in signals])
     # At half of the way from the typical policy to the best one, so that some are feasible.
-    joint = np.min([v - np.median(v) for v in values], axis=0)
-    thresholds = [np.median(v) + 0.5 * joint.max() for v in values]
-    return model.replace(
+    spare = (values - np.median(values, axis=1, keepdims=True)).min(0)
+    thresholds = np.median(values, axis=1) + 0.5 * spare.max()
+    model = model.replace(
         constraints=[hf.at_least(s, t) for s, t in zip(signals, thresholds, strict=True)]
     )
+    feasible = (values >= thresholds[:, None]).all(0)
+    best = np.where(feasible, rewards, -np.inf).argmax()
+    return model, (rewards[best], policies[best]) if feasible.any() else None
 
 
 def policy_grid(states):
-    points = np.linspace(0, 1, 33 if states == 2 else 9)
+    points = np.linspace(0, 1, 33 if states == 2 else 7)
     rows = np.stack([points, 1 - points], -1)
     return np.array(list(itertools.product(rows, repeat=states)))
 
@@ -42,39 +50,29 @@ def worst_values(model, signal, policies):
     """Of many policies at once, by robust value iteration in NumPy around the set's own responses."""
     values = np.zeros(policies.shape[:2])
     p = np.broadcast_to(model.transitions, (len(policies), *model.transitions.shape))
-    for _ in range(80):
+    for _ in range(32):
         y = signal[..., None] + model.discount * values[:, None, None, :]
         worst = model.uncertainty.respond(p, np.broadcast_to(y, p.shape)).value
         values = (policies * worst).sum(-1)
     return values @ model.initial
 
 
-def best_feasible(model):
-    """The best worst-case reward on the grid of policies, and the policy that has it."""
-    policies = policy_grid(model.states)
-    reward = worst_values(model, model.reward, policies)
-    feasible = np.ones(len(policies), bool)
-    for constraint in model.constraints:
-        feasible &= worst_values(model, constraint.signal, policies) >= constraint.threshold
-    best = np.where(feasible, reward, -np.inf).argmax()
-    return reward[best] if feasible.any() else None, policies[best]
-
-
 @pytest.mark.parametrize("states", [2, 3])
 def test_no_feasible_policy_is_above_the_bounds(states):
-    """Of 25 models: the Lagrangian bound, and the tighter one from dividing the policies."""
+    """Of 25 models: the Lagrangian bound; of every second the tighter one from dividing policies."""
     seen = 0
     for seed in range(25):
-        model = tiny_model(100 * states + seed, states)
-        best, policy = best_feasible(model)
-        if best is None:
+        model, found = tiny_model(100 * states + seed, states)
+        if found is None:
             continue
+        best, policy = found
         seen += 1
         plain = hf.certify(model, policy)
         assert plain.upper_bound >= best - 1e-8, seed
-        divided = hf.certify(model, policy, nodes=33)
-        assert divided.upper_bound >= best - 1e-8, seed
-        assert divided.upper_bound <= plain.upper_bound
+        if seed % 2:
+            divided = hf.certify(model, policy, nodes=33)
+            assert divided.upper_bound >= best - 1e-8, seed
+            assert divided.upper_bound <= plain.upper_bound
     assert seen >= 20
 
 
@@ -82,11 +80,10 @@ def test_dividing_the_policies_closes_the_gap():
     """Down to what the grid of policies leaves open."""
     gaps = []
     for seed in (200, 204):
-        model = tiny_model(seed, 2)
+        model, (best, _) = tiny_model(seed, 2)
         solution = hf.solve(model, iterations=40, certify=True, nodes=600)
         assert solution.certificate.feasible
         gaps.append(solution.certificate.gap)
-        best, _ = best_feasible(model)
         assert solution.certificate.upper_bound >= best - 1e-8
     assert max(gaps) <= 1e-2
 
