@@ -3,10 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo demo-simulator test lint bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/holdfast reproduce gambler n-chain frozen-lake --seeds 5 --out runs/demo
+	$(BIN)/holdfast solve frozen-lake --certify --nodes 1000 --out runs/demo/certified
+
+# A policy for a simulator, trained against adversaries and then attacked: some minutes on two cores.
+demo-simulator: $(VENV)/installed
+	$(BIN)/holdfast train point-gather --radius 0.2 --cost-limit 0.1 --iterations 60 --out runs/demo-simulator
+	$(BIN)/holdfast stress runs/demo-simulator --radii 0.1 0.2 0.4 --episodes 5000
 
 # One thread a process: two workers whose linear algebra waits for each other's threads are slow.
 test: lint
@@ -20,6 +26,8 @@ lint: $(VENV)/tested
 bench: $(VENV)/tested
 	$(BIN)/python benchmarks/robust_evaluation.py
 	$(BIN)/python benchmarks/paper_experiments.py
+	$(BIN)/python benchmarks/certified_gap.py
+	$(BIN)/python benchmarks/large_models.py
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Holdfast needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'

@@ -92,10 +92,26 @@ def bad_inputs(folder):
         "solve gambler --trust-region -1": "trust_region",
         "solve gambler --seed -1": "seed",
         "solve gambler --out file": "file",
+        "solve gambler --set magic --radius 0.1": "'magic'",
+        "solve gambler --set kl": "radius",
+        "solve gambler --radius -1": "radius",
+        "solve gambler --set interval --radius 1": "interval",
+        "solve gambler --set kl --radius 0.1 --within-support": "within_support",
+        "solve gambler --within-support": "within_support",
+        "solve gambler --set kl --radius 0.1 --metric file": "metric",
+        "solve gambler --set wasserstein --radius 0.1": "metric",
+        "solve gambler --set wasserstein --radius 0.1 --metric missing.npy": "missing.npy",
+        "solve gambler --set wasserstein --radius 0.1 --metric timid.npy": "metric",
+        "solve gambler --set total-variation --radius 0.1": "reward",
+        "solve gambler --nodes 10": "nodes",
+        "solve gambler --certify --nodes -1": "nodes",
+        "certify gambler timid.npy --nodes -1": "nodes",
+        "certify gambler timid.npy --out file/deeper/c.json": "file",
+        "certify frozen-lake timid.npy": "timid.npy",
         "certify casino timid.npy": "casino",
         "certify gambler missing.npy": "missing.npy",
         "certify gambler damaged.npz": "damaged.npz",
-        "certify gambler small.npy": "policy",
+        "certify gambler small.npy": "small.npy",
         "certify gambler negative.npy": "policy",
         "train casino": "'casino'",
         "train n-chain --algorithm magic": "'magic'",
@@ -212,6 +228,32 @@ def test_solve_writes_a_folder_that_certify_reads(main, tmp_path, capsys):
     certificate = json.loads(capsys.readouterr().out)
     assert certificate["feasible"] is True
     assert certificate["reward"]["worst"] == pytest.approx(solution["reward"]["worst"])
+
+
+def test_solve_with_another_set_and_a_certificate(main, capsys):
+    arguments = "--set total-variation --radius 0.05 --within-support"
+    assert main(f"solve gambler {arguments} --iterations 3 --certify --nodes 2 --out run") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("RCPO: feasible in the worst case")
+    assert "no policy that keeps the constraints has a worst-case reward over" in out
+    certificate = json.loads(Path("run/certificate.json").read_text())
+    assert 0 < certificate["gap"] < 1
+    assert certificate["critical_factor"] >= 1
+    settings = json.loads(Path("run/solution.json").read_text())["settings"]
+    assert settings["uncertainty"] == {
+        "set": "total-variation",
+        "radius": 0.05,
+        "within_support": True,
+    }
+
+    # The folder's model carries the set; a larger radius of the same kind breaks the policy.
+    assert main("certify run run --no-bound --json --out again.json") == 0
+    again = json.loads(Path("again.json").read_text())
+    assert again["reward"] == certificate["reward"]
+    assert again["upper_bound"] == "inf"
+    capsys.readouterr()
+    radius = 1.01 * 0.05 * certificate["critical_factor"]
+    assert main(f"certify run run --radius {radius} --no-bound") == 3
 
 
 def test_solve_says_by_its_exit_code_that_nothing_feasible_was_found(main, tmp_path, capsys):

@@ -53,7 +53,9 @@ class SetOptions:
 
     set: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: the model's own)")] = ""
     """One of kl, total-variation, chi-square, contamination, wasserstein."""
-    radius: Annotated[float, arg(metavar="R", help_behavior_hint="(default: the model's own)")] = -1
+    radius: Annotated[
+        float | None, arg(metavar="R", help_behavior_hint="(default: the model's own)")
+    ] = None
     """Of the set, for all states and actions alike."""
     within_support: bool = False
     """For total-variation and contamination: only states that the nominal kernel leads to."""
@@ -62,7 +64,7 @@ class SetOptions:
 
     def to_dict(self) -> dict[str, Any]:
         """What was asked for, for the record."""
-        return {k: v for k, v in dataclasses.asdict(self).items() if v not in ("", -1, False)}
+        return {k: v for k, v in dataclasses.asdict(self).items() if v not in ("", None, False)}
 
     def apply(self, model: RobustCMDP) -> RobustCMDP:
         """The model with the set that was asked for."""
@@ -72,7 +74,7 @@ class SetOptions:
             for name in ("within_support", "metric"):
                 if getattr(self, name):
                     raise ValueError(f"{name}: it goes with --set and --radius")
-            if self.radius == -1:
+            if self.radius is None:
                 return model
             assert model.uncertainty is not None
             return model.replace(uncertainty=model.uncertainty.with_radius(self.radius))
@@ -80,7 +82,7 @@ class SetOptions:
             known = ", ".join(name for name in SETS if name != "interval")
             hint = "; bounds of intervals belong into the model file" if self.set in SETS else ""
             raise ValueError(f"set: expected one of {known}, got {self.set!r}{hint}")
-        if self.radius == -1:
+        if self.radius is None:
             raise ValueError(f"radius: a set {self.set} needs one")
         options: dict[str, Any] = {}
         if self.within_support:

@@ -43,7 +43,7 @@ _MAX_ROUNDS = 25
 _SETTLED = 1e-10
 _WIDTH = 1e-6
 # Multipliers that a region tries besides its parent's, as factors on each in turn.
-_FACTORS = (0.7, 1.4)
+_FACTORS = (0.0, 0.7, 1.4)
 
 
 class Region(NamedTuple):
