@@ -123,7 +123,9 @@ def solve(
     )
     check_method(options.worst_case, layout.table)
     if nodes and not certify:
-        raise ValueError(f"nodes: {nodes} regions are for a certificate, which goes with certify=True")
+        raise ValueError(
+            f"nodes: {nodes} regions are for a certificate, which goes with certify=True"
+        )
     check_nodes(model, nodes)
     if bounds and sparse.is_sparse(layout.table):
         raise ValueError(
