@@ -7,6 +7,7 @@ Three verbs for tables: `evaluate`, `solve`, `certify`, each on a `RobustCMDP`. 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from holdfast._version import __version__
@@ -103,6 +104,14 @@ __all__ = [
     "train",
     "uncertainty",
 ]
+
+
+# `gymnasium.make("holdfast/…")` finds our environments by an entry point; or here, if it came first.
+if "gymnasium" in sys.modules:
+    from holdfast._registration import register
+
+    register()
+    del register
 
 
 def __getattr__(name: str) -> Any:

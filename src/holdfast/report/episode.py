@@ -181,15 +181,23 @@ def draw_episode(path: str | os.PathLike[str], episode: Episode, *, title: str =
         file.write(image.getvalue())
 
 
+def picture(episode: Episode) -> np.ndarray:
+    """An episode up to now as an array of pixels, (height, width, 3)."""
+    return _pixels(_figure(episode, None, "", episode.steps, DOTS_PER_INCH[".gif"]))
+
+
+def _pixels(figure: Any) -> np.ndarray:
+    figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
+
+
 def _frames(episode: Episode, pushes: np.ndarray | None, title: str) -> Iterator[Any]:
     """The picture after every step, in one palette, so that colours do not flicker."""
     from PIL import Image
 
-    images = []
+    images, dots = [], DOTS_PER_INCH[".gif"]
     for step in range(episode.steps + 1):
-        canvas = _figure(episode, pushes, title, step, DOTS_PER_INCH[".gif"]).canvas
-        canvas.draw()
-        images.append(Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy()))
+        images.append(Image.fromarray(_pixels(_figure(episode, pushes, title, step, dots))))
     palette = images[-1].quantize(colors=128)
     for image in images:
         yield image.quantize(palette=palette, dither=Image.Dither.NONE)

@@ -1,0 +1,133 @@
+"""Holdfast's environments through Gymnasium: its own checker, seeds, and the simulators themselves."""
+
+import subprocess
+import sys
+import warnings
+
+import gymnasium
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import holdfast as hf
+from holdfast._registration import ENVIRONMENTS
+from holdfast.environments.as_gymnasium import SimulatorEnv, TableEnv
+
+TABLES = {"Gambler": "gambler", "NChain": "n-chain", "FrozenLake": "frozen-lake"}
+every_environment = pytest.mark.parametrize("name", ENVIRONMENTS)
+
+
+def made(name, **arguments):
+    return gymnasium.make(f"holdfast/{name}-v0", **arguments)
+
+
+@every_environment
+def test_gymnasium_s_own_checker_passes(name):
+    env = made(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # Observations of a simulator have no bounds.
+        warnings.filterwarnings("ignore", message=".*Box observation space.*infinity")
+        check_env(env.unwrapped, skip_render_check=False)
+
+
+@every_environment
+def test_a_seed_repeats_an_episode(name):
+    def episode(seed):
+        env = made(name)
+        env.action_space.seed(1)
+        observation, _ = env.reset(seed=seed)
+        seen = [np.asarray(observation, float).ravel()]
+        for _ in range(10):
+            observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+            seen.append(np.r_[np.asarray(observation, float).ravel(), reward, info["cost"]])
+            if terminated or truncated:
+                break
+        return np.concatenate(seen)
+
+    np.testing.assert_array_equal(episode(3), episode(3))
+    assert any(not np.array_equal(episode(3), episode(seed)) for seed in (4, 5, 6))
+
+
+def test_they_are_there_as_soon_as_gymnasium_is():
+    """Without a word of Holdfast; and a table's name does not need the registry's help."""
+    code = "import gymnasium; print(gymnasium.make('holdfast/NChain-v0').observation_space.n)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    if found.returncode:  # not installed, only on the path
+        code = "import gymnasium, holdfast" + code.removeprefix("import gymnasium")
+        found = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+    assert found.stdout.strip() == "40"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_s_environment_moves_and_pays_as_the_table_says(name):
+    """Means of many steps from one state and action against the table's own row."""
+    model = hf.environments.MODELS[TABLES[name]]()
+    env = TableEnv(model)
+    env.reset(seed=0)
+    kernel = (
+        model.transitions.dense() if isinstance(model.transitions, hf.Kernel) else model.transitions
+    )
+    state, action = model.states // 2, 1
+    counts, paid, cost = np.zeros(model.states), [], []
+    for _ in range(4000):
+        env.reset(options={"state": state})
+        there, reward, _, _, info = env.step(action)
+        counts[there] += 1
+        paid.append(reward)
+        cost.append(info["cost"])
+    np.testing.assert_allclose(counts / 4000, kernel[state, action], atol=0.04)
+    lists = model.transitions.probabilities[state, action]
+
+    def mean(signal):
+        return signal[state, action] if signal.ndim == 2 else lists @ signal[state, action]
+
+    assert np.mean(paid) == pytest.approx(mean(model.reward), abs=0.35)
+    assert np.mean(cost) == pytest.approx(-mean(model.constraints[0].utility), abs=0.05)
+
+
+def test_point_gather_equals_the_simulator_step_for_step():
+    env = made("PointGather").unwrapped
+    simulator = env.simulator
+    rng = np.random.default_rng(0)
+    for seed in range(5):
+        env.reset(seed=seed)
+        for _ in range(15):
+            action = env.action_space.sample()
+            push = rng.standard_normal(simulator.disturbance.size).astype(np.float32)
+            expected = simulator.step(env._state, jnp.asarray(action), jnp.asarray(push))
+            observation, reward, terminated, _, info = env.step_under(action, push)
+            np.testing.assert_allclose(observation, expected.observation, atol=1e-6)
+            assert reward == float(expected.reward)
+            assert info["cost"] == float(expected.costs[0])
+            if terminated:
+                break
+
+
+@every_environment
+def test_pictures_need_no_display(name):
+    env = made(name, render_mode="rgb_array")
+    env.reset(seed=0)
+    before = env.render()
+    env.step(env.action_space.sample())
+    after = env.render()
+    assert before.dtype == np.uint8
+    assert before.ndim == 3
+    assert before.shape == after.shape
+    assert before.std() > 0
+
+
+def test_wrong_use_gets_a_sentence():
+    with pytest.raises(ValueError, match=r"^model: expected one of gambler"):
+        TableEnv("casino")
+    with pytest.raises(ValueError, match=r"^render_mode: expected one of"):
+        TableEnv("gambler", render_mode="hologram")
+    with pytest.raises(ValueError, match=r"^render_mode: linear-gaussian has no picture"):
+        SimulatorEnv(hf.environments.LinearGaussian(), render_mode="rgb_array")
+    with pytest.raises(ValueError, match=r"^state: expected 0 to 16, got 17"):
+        TableEnv("gambler").reset(options={"state": 17})
