@@ -107,7 +107,7 @@ __all__ = [
 
 
 # `gymnasium.make("holdfast/…")` finds our environments by an entry point; or here, if it came first.
-if "gymnasium" in sys.modules:
+if sys.modules.get("gymnasium") is not None:
     from holdfast._registration import register
 
     register()
