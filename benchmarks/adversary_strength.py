@@ -3,7 +3,7 @@
 On a linear system the worst case has a closed form; on a table exact evaluation gives it. Each line is
 the share of that drop which an adversary reached against a frozen policy, on fresh episodes:
 
-    python benchmarks/adversary_strength.py
+    python benchmarks/adversary_strength.py [--only linear|tables] [--updates 80]
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.environments.table_simulator import TableSimulator
 
 JUDGED_ON = 20_000
 LINEAR_RADII = (0.02, 0.1, 0.5)
-LINEAR = {"updates": 40, "batch_size": 6_000}
+LINEAR_BATCH = 6_000
 TABLES = {
     "categorical": {"updates": 40, "batch_size": 15_000, "learning_rate": 0.03},
     "tilted": {"updates": 20, "batch_size": 8_000},
@@ -40,25 +40,29 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--only", choices=("linear", "tables"), default=None)
-    only = parser.parse_args().only
+    parser.add_argument(
+        "--updates", type=int, default=80, help="of adversaries of the linear system"
+    )
+    arguments = parser.parse_args()
+    only = arguments.only
     print(
         f"{'environment':<16} {'kernel':<17} {'gradient':<9} {'signal':<8} radius  share of the drop"
     )
     if only != "tables":
         for gradient in ("score", "pathwise"):
-            linear(gradient)
+            linear(gradient, arguments.updates)
     if only != "linear":
         for name in ("gambler", "n-chain"):
             for kernel in TABLES:
                 table(name, kernel)
 
 
-def linear(gradient: str) -> None:
+def linear(gradient: str, updates: int) -> None:
     env = LinearGaussian(horizon=120)
     policy = Policy.create(jax.random.PRNGKey(0), env.observation_size, (), env.action_space)
     weights = jnp.zeros_like(policy.network.weights[0])
     policy = eqx.tree_at(lambda p: p.network.weights, policy, (weights,))
-    settings = AdversarySettings(gradient=gradient, **LINEAR)
+    settings = AdversarySettings(gradient=gradient, updates=updates, batch_size=LINEAR_BATCH)
     found = attacked(env, policy, env.discount, settings, LINEAR_RADII, (64, 32), 2e-3)
     for i, signal in enumerate(("reward", "cost")):
         for radius, value in zip(LINEAR_RADII, found[i], strict=True):
