@@ -166,7 +166,7 @@ def test_what_it_says_of_itself():
     assert env.disturbance == Outcomes(2)
     gaussian = TableSimulator(model, disturbance="gaussian")
     assert gaussian.disturbance == GaussianNoise(1, "outcome", (1.0,))
-    with pytest.raises(NotImplementedError, match="table"):
+    with pytest.raises(TypeError, match="table"):
         gaussian.outcome_probabilities(jnp.array(0), jnp.array(0))
     assert (env.observation_size, env.feature_size) == (40, 40)
     described = json.loads(json.dumps(env.description()))

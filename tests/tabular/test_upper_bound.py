@@ -136,3 +136,14 @@ def test_constraints_that_exclude_each_other_are_proved_infeasible():
     assert not certificate.feasible
     assert "no policy keeps these constraints" in str(certificate)
     np.testing.assert_allclose(certificate.attainable, [10.0, 10.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "most"),
+    [("n-chain", 0, 0.005), ("frozen-lake", 600, 0.01), ("gambler", 4500, 0.03)],
+)
+def test_the_gaps_of_the_papers_models(name, nodes, most):
+    """What the documentation promises; `benchmarks/certified_gap.py` prints it from several starts."""
+    model = hf.environments.MODELS[name]()
+    policy = hf.solve(model, "rcpo", iterations=100).policy
+    assert hf.certify(model, policy, nodes=nodes).gap <= most

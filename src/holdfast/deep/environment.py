@@ -176,7 +176,8 @@ class Environment(eqx.Module):
 
     def outcome_probabilities(self, state: State, action: Action) -> Float[Array, " outcomes"]:
         """The nominal distribution of the disturbance, where that is `Outcomes`."""
-        raise NotImplementedError(f"{self.name}: its disturbance is not an outcome's index")
+        del state, action
+        raise TypeError(f"{self.name}: its disturbance is not an outcome's index")
 
     @property
     def parameters(self) -> dict[str, float]:
