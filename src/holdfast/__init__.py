@@ -6,8 +6,7 @@ Three verbs for tables: `evaluate`, `solve`, `certify`, each on a `RobustCMDP`. 
 
 from __future__ import annotations
 
-import importlib
-import sys
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from holdfast._version import __version__
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
         Wasserstein,
     )
 
-# Loaded when first used (PEP 562), so that `import holdfast` costs nothing.
+# Loaded when first used (PEP 562), so that `import holdfast` does not wait for JAX.
 _HOME = {
     "AdversarySettings": "holdfast.deep.configuration",
     "Agent": "holdfast.deep.agent",
@@ -106,8 +105,8 @@ __all__ = [
 ]
 
 
-# `gymnasium.make("holdfast/…")` finds our environments by an entry point; or here, if it came first.
-if sys.modules.get("gymnasium") is not None:
+# `gymnasium.make("holdfast/…")` knows our environments, whichever of the two is imported first.
+if importlib.util.find_spec("gymnasium") is not None:
     from holdfast._registration import register
 
     register()

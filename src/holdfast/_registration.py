@@ -1,8 +1,7 @@
 """Holdfast's environments in Gymnasium's registry, as `holdfast/Name-v0`.
 
-Gymnasium calls `register` when it is imported, by an entry point of this package; so does
-`import holdfast` where Gymnasium is already there. Nothing heavy is imported before an environment is
-made.
+`import holdfast` calls `register`: Gymnasium 1.x looks for no plugins by itself. Nothing heavy is imported
+before an environment is made.
 """
 
 from __future__ import annotations

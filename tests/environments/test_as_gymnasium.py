@@ -1,6 +1,5 @@
 """Holdfast's environments through Gymnasium: its own checker, seeds, and the simulators themselves."""
 
-import importlib.metadata
 import subprocess
 import sys
 import warnings
@@ -51,18 +50,16 @@ def test_a_seed_repeats_an_episode(name):
     assert any(not np.array_equal(episode(3), episode(seed)) for seed in (4, 5, 6))
 
 
-def installed():
-    try:
-        importlib.metadata.distribution("holdfast")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def test_they_are_there_as_soon_as_gymnasium_is():
-    """Without a word of Holdfast where it is installed; on the path alone, once it is imported."""
-    first = "import gymnasium" if installed() else "import gymnasium, holdfast"
-    code = f"{first}; print(gymnasium.make('holdfast/NChain-v0').observation_space.n)"
+@pytest.mark.parametrize(
+    ("imports", "prefix"),
+    [
+        ("import gymnasium, holdfast", ""),
+        ("import holdfast, gymnasium", ""),
+        ("import gymnasium", "holdfast:"),
+    ],
+)
+def test_they_are_there_after_either_order_of_imports(imports, prefix):
+    code = f"{imports}; print(gymnasium.make('{prefix}holdfast/NChain-v0').observation_space.n)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "40"
 
