@@ -58,7 +58,7 @@ def test_help_teaches_and_imports_nothing_heavy(arguments, taught):
         "    code = main()\n"
         "except SystemExit as stop:\n"
         "    code = stop.code\n"
-        "heavy = ('jax', 'numpy', 'scipy', 'matplotlib', 'equinox', 'gymnasium')\n"
+        "heavy = ('jax', 'scipy', 'matplotlib', 'equinox', 'mujoco')\n"
         "print('imported:', [name for name in heavy if name in sys.modules])\n"
         "sys.exit(code)\n"
     )

@@ -1,7 +1,7 @@
 """Holdfast's environments in Gymnasium's registry, as `holdfast/Name-v0`.
 
-`import holdfast` calls `register`: Gymnasium 1.x looks for no plugins by itself. Nothing heavy is imported
-before an environment is made.
+`import holdfast` calls `register`: Gymnasium 1.x looks for no plugins by itself. Nothing heavier than
+Gymnasium is imported before an environment is made.
 """
 
 from __future__ import annotations

@@ -18,14 +18,11 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike
 
 from holdfast._model import Kernel, RobustCMDP
-from holdfast._registration import register
 from holdfast.deep.environment import Box, Environment, GaussianNoise
 from holdfast.environments import MODELS
 from holdfast.environments.point_gather import PointGather
 from holdfast.environments.simulators import SIMULATORS
 
-# Where the package is on the path but not installed, no entry point has done it.
-register()
 
 RenderMode = Literal["ansi", "rgb_array"]
 _CELL = 24
