@@ -1,0 +1,1 @@
+"""Environments that live outside JAX: what steps them, and how a disturbance reaches them."""

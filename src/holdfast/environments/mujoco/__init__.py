@@ -1,0 +1,1 @@
+"""Tasks on MuJoCo models, for many copies at once."""
