@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import holdfast as hf
 from holdfast import cli
@@ -128,6 +129,14 @@ def bad_inputs(folder):
         "train n-chain --adversary.kernel gaussian-mixture": "kernel",
         "train n-chain --out file": "file",
         "train n-chain --out file/deeper": "file",
+        "train n-chain --video film.avi": "'film.avi'",
+        "train n-chain --video file/film.gif": "file",
+        "train linear-gaussian --cost-limit 40 --video film.gif": "has no picture",
+        "train n-chain --cost money": "cost: n-chain has its own",
+        "train n-chain --speed-limit 2": "speed_limit: n-chain has its own",
+        "train n-chain --channel actions": "channel: n-chain has its own",
+        "train CartPole-v1 --cost money --speed-limit 2": "speed_limit",
+        "train CartPole-v1 --channel wind": "'wind'",
         "stress missing": "missing",
         "stress file": "file",
         "stress .": "holds no training run",
@@ -322,6 +331,52 @@ def test_train_writes_a_folder_that_stress_reads(main, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert json.loads(printed) == json.loads(Path("new/stress.json").read_text())
     assert json.loads(printed)["agents"] == ["pcpo-1"]
+
+
+def test_train_films_an_episode(main, capsys):
+    few = f"{TRAIN} --iterations 1 --out run"
+    assert main(f"{few} --video film.gif elsewhere/film.gif") in (0, 3)
+    out = capsys.readouterr().out
+    assert "filmed in run/film.gif\nfilmed in elsewhere/film.gif\n" in out
+    films = [Path(name).read_bytes() for name in ("run/film.gif", "elsewhere/film.gif")]
+    assert films[0] == films[1]
+    with Image.open("run/film.gif") as image:
+        assert image.size == (40 * 24, 24)
+        assert image.n_frames > 1
+        first = np.asarray(image.convert("RGB"))
+        image.seek(1)
+        assert not np.array_equal(first, np.asarray(image.convert("RGB")))
+    assert main(f"{few} --video") in (0, 3)  # under a name of its own
+    assert "filmed in run/episode.mp4\n" in capsys.readouterr().out
+    assert b"ftyp" in Path("run/episode.mp4").read_bytes()[:16]
+
+
+def test_an_mp4_that_nothing_can_write_is_refused_before_any_work(main, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert main("train n-chain --video film.mp4") == 2
+    assert "pip install holdfast[video]" in capsys.readouterr().err
+    assert not list(Path().iterdir())
+
+
+def test_what_is_said_of_a_gymnasium_environment_reaches_it(main, monkeypatch):
+    asked = []
+
+    def disturb(environment, **options):
+        asked.append((environment, options))
+        raise ValueError("enough")
+
+    monkeypatch.setattr(hf, "disturb", disturb)
+    monkeypatch.setattr(hf, "speed_limit", lambda speed: ("speed", speed))
+    start = ["train", "some/Robot-v1"]
+    assert cli.main([*start, "--channel", "actions 0.1", "--channel", "force torso 20"]) == 2
+    assert cli.main([*start, "--speed-limit", "2"]) == 2
+    assert cli.main([*start, "--cost", "money"]) == 2
+    assert [environment for environment, _ in asked] == ["some/Robot-v1"] * 3
+    first, second, third = (options for _, options in asked)
+    assert list(first) == ["channel"]
+    assert [each.describe()["kind"] for each in first["channel"]] == ["Actions", "Force"]
+    assert second == {"cost": ("speed", 2.0)}
+    assert third == {"cost": "money"}
 
 
 def test_a_simulator_that_fails_is_a_sentence_and_exit_code_1(main, capsys, monkeypatch):

@@ -6,14 +6,47 @@ Gymnasium is imported before an environment is made.
 
 from __future__ import annotations
 
-_HOME = "holdfast.environments.as_gymnasium"
+import importlib.util
+from typing import Any, NamedTuple, NoReturn
 
-# The name after "holdfast/", how it is made, with what, and the steps after which it is cut.
-ENVIRONMENTS: dict[str, tuple[str, dict[str, str], int]] = {
-    "Gambler": ("TableEnv", {"model": "gambler"}, 200),
-    "NChain": ("TableEnv", {"model": "n-chain"}, 200),
-    "FrozenLake": ("TableEnv", {"model": "frozen-lake"}, 200),
-    "PointGather": ("SimulatorEnv", {"simulator": "point-gather"}, 15),
+_TABLE = "holdfast.environments.as_gymnasium:TableEnv"
+_SIMULATOR = "holdfast.environments.as_gymnasium:SimulatorEnv"
+_TASK = "holdfast.environments.mujoco.task_env:TaskEnv"
+_VELOCITY = "holdfast.environments.mujoco.velocity:make"
+
+
+class Entry(NamedTuple):
+    """How an environment is made.
+
+    Attributes:
+        maker: what makes it.
+        arguments: for it.
+        steps: after which an episode is cut.
+    """
+
+    maker: str
+    arguments: dict[str, str]
+    steps: int
+
+    @property
+    def needs_mujoco(self) -> bool:
+        """Whether its physics is MuJoCo's."""
+        return self.maker in (_TASK, _VELOCITY)
+
+
+# By what follows "holdfast/".
+ENVIRONMENTS: dict[str, Entry] = {
+    "Gambler": Entry(_TABLE, {"model": "gambler"}, 200),
+    "NChain": Entry(_TABLE, {"model": "n-chain"}, 200),
+    "FrozenLake": Entry(_TABLE, {"model": "frozen-lake"}, 200),
+    "PointGather": Entry(_SIMULATOR, {"simulator": "point-gather"}, 15),
+    "PointCircle": Entry(_TASK, {"task": "point-circle"}, 200),
+    "AntCircle": Entry(_TASK, {"task": "ant-circle"}, 500),
+    "AntGather": Entry(_TASK, {"task": "ant-gather"}, 500),
+    **{
+        f"{robot}Velocity": Entry(_VELOCITY, {"task": f"{robot}-v5"}, 1000)
+        for robot in ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Swimmer")
+    },
 }
 
 
@@ -21,12 +54,26 @@ def register() -> None:
     """Adds what is not there yet."""
     from gymnasium.envs.registration import register, registry
 
-    for name, (kind, arguments, steps) in ENVIRONMENTS.items():
+    has_mujoco = importlib.util.find_spec("mujoco") is not None
+    for name, entry in ENVIRONMENTS.items():
         identity = f"holdfast/{name}-v0"
         if identity not in registry:
+            can_be_made = has_mujoco or not entry.needs_mujoco
             register(
                 id=identity,
-                entry_point=f"{_HOME}:{kind}",
-                kwargs=dict(arguments),
-                max_episode_steps=steps,
+                entry_point=entry.maker if can_be_made else f"{__name__}:without_mujoco",
+                kwargs=dict(entry.arguments),
+                max_episode_steps=entry.steps,
             )
+
+
+def without_mujoco(**arguments: Any) -> NoReturn:
+    """Stands for what cannot be made.
+
+    Raises:
+        ImportError: always.
+    """
+    raise ImportError(
+        f"task: {arguments.get('task', 'this')} needs MuJoCo, which is not installed; "
+        "pip install holdfast[mujoco]"
+    )

@@ -184,3 +184,44 @@ def test_what_is_no_agent_is_refused_with_its_path(tmp_path):
     checkpoint.save(tmp_path / "bent", header, (bent.policy, bent.observations))
     with pytest.raises(ValueError, match="bent: cannot be used here"):
         hf.load(tmp_path / "bent")
+
+
+def test_a_half_bounded_box_is_cut_and_not_scaled():
+    space = Box(low=(0.0, -math.inf), high=(math.inf, 0.5))
+    agent = agent_of(space)
+    x = 5 * np.random.default_rng(0).standard_normal((200, INPUTS))
+    found = agent.predict(x)
+    np.testing.assert_allclose(found, expected(agent, x), atol=1e-5)
+    assert found.min(axis=0)[0] == 0
+    assert found.max(axis=0)[1] == 0.5
+
+
+def test_what_gymnasium_nests_is_taken_apart_in_the_order_of_its_keys():
+    agent = agent_of(BOX)
+    x = np.arange(6.0)
+    nested = {"b": (x[3], [x[4], x[5]]), "a": {"z": x[2], "y": x[:2].reshape(2, 1)}}
+    np.testing.assert_array_equal(agent.predict(nested), agent.predict(x))
+    np.testing.assert_array_equal(agent.predict((x[:4], x[4:])), agent.predict(x))
+    np.testing.assert_array_equal(agent.predict((x, x)), agent.predict(np.stack([x, x])))
+    with pytest.raises(ValueError, match=r"^observation: expected 6 numbers, got shape \(5,\)"):
+        agent.predict({"a": x[:5]})
+    with pytest.raises(ValueError, match=r"^observation: expected numbers"):
+        agent.predict({"a": "north"})
+
+
+class Encoding(LinearGaussian):
+    """Whose observations are whole numbers to the outside, or mappings."""
+
+    def encode(self, observation):
+        if isinstance(observation, dict):
+            return np.r_[observation["place"], np.zeros(5)]
+        return np.eye(6)[int(observation)]
+
+
+def test_the_environment_s_own_encoding_is_used_where_it_has_one():
+    agent = dataclasses.replace(agent_of(BOX), environment=Encoding())
+    np.testing.assert_array_equal(agent.predict(2), agent.predict(np.eye(6)[2]))
+    np.testing.assert_array_equal(agent.predict(np.int64(3)), agent.predict(np.eye(6)[3]))
+    np.testing.assert_array_equal(agent.predict({"place": 4.0}), agent.predict([4, 0, 0, 0, 0, 0]))
+    rows = np.random.default_rng(0).standard_normal((7, 6))
+    assert agent.predict(rows).shape == (7, 2)

@@ -5,9 +5,10 @@ import sys
 import warnings
 
 import gymnasium
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
+from gymnasium.utils import seeding
 from gymnasium.utils.env_checker import check_env
 
 import holdfast as hf
@@ -16,6 +17,13 @@ from holdfast.environments.as_gymnasium import SimulatorEnv, TableEnv
 
 TABLES = {"Gambler": "gambler", "NChain": "n-chain", "FrozenLake": "frozen-lake"}
 every_environment = pytest.mark.parametrize("name", ENVIRONMENTS)
+ON_MUJOCO = [name for name, entry in ENVIRONMENTS.items() if entry.needs_mujoco]
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """MuJoCo writes its log into the working directory."""
+    monkeypatch.chdir(tmp_path)
 
 
 def made(name, **arguments):
@@ -23,6 +31,7 @@ def made(name, **arguments):
 
 
 @every_environment
+@pytest.mark.usefixtures("elsewhere")
 def test_gymnasium_s_own_checker_passes(name):
     env = made(name)
     with warnings.catch_warnings():
@@ -30,9 +39,11 @@ def test_gymnasium_s_own_checker_passes(name):
         # Observations of a simulator have no bounds.
         warnings.filterwarnings("ignore", message=".*Box observation space.*infinity")
         check_env(env.unwrapped, skip_render_check=False)
+    env.close()
 
 
 @every_environment
+@pytest.mark.usefixtures("elsewhere")
 def test_a_seed_repeats_an_episode(name):
     def episode(seed):
         env = made(name)
@@ -91,25 +102,44 @@ def test_a_table_s_environment_moves_and_pays_as_the_table_says(name):
     assert np.mean(cost) == pytest.approx(-mean(model.constraints[0].utility), abs=0.05)
 
 
-def test_point_gather_equals_the_simulator_step_for_step():
+def test_point_gather_equals_the_simulator_on_a_thousand_action_sequences():
+    """Gymnasium's environment step by step against all episodes at once, mapped and scanned."""
+    episodes, steps = 1000, 15
     env = made("PointGather").unwrapped
     simulator = env.simulator
     rng = np.random.default_rng(0)
-    for seed in range(5):
-        env.reset(seed=seed)
-        for _ in range(15):
-            action = env.action_space.sample()
-            push = rng.standard_normal(simulator.disturbance.size).astype(np.float32)
-            expected = simulator.step(env._state, jnp.asarray(action), jnp.asarray(push))
-            observation, reward, terminated, _, info = env.step_under(action, push)
-            np.testing.assert_allclose(observation, expected.observation, atol=1e-6)
-            assert reward == float(expected.reward)
-            assert info["cost"] == float(expected.costs[0])
-            if terminated:
+    actions = rng.normal(0, 0.7, (episodes, steps, 2)).astype(np.float32)
+    pushes = rng.standard_normal((episodes, steps, 3)).astype(np.float32)
+
+    @jax.jit
+    @jax.vmap
+    def episode(seed, actions, pushes):
+        state, first = simulator.reset(jax.random.PRNGKey(seed))
+
+        def step(state, given):
+            found = simulator.step(state, *given)
+            return found.state, found[1:]
+
+        return first, jax.lax.scan(step, state, (actions, pushes))[1]
+
+    drawn = [int(seeding.np_random(seed)[0].integers(2**31)) for seed in range(episodes)]
+    first, rest = jax.device_get(episode(np.array(drawn), actions, pushes))
+    observations, rewards, costs, ends = rest
+    caught = 0.0
+    for i in range(episodes):
+        np.testing.assert_allclose(env.reset(seed=i)[0], first[i], rtol=0, atol=1e-6)
+        for t in range(steps):
+            observation, reward, end, _, info = env.step_under(actions[i, t], pushes[i, t])
+            np.testing.assert_allclose(observation, observations[i, t], rtol=0, atol=1e-6)
+            assert (reward, info["cost"], end) == (rewards[i, t], costs[i, t, 0], ends[i, t])
+            caught += info["cost"]
+            if end:
                 break
+    assert caught > 300  # or bombs were not part of the comparison
 
 
 @every_environment
+@pytest.mark.usefixtures("elsewhere")
 def test_pictures_need_no_display(name):
     env = made(name, render_mode="rgb_array")
     env.reset(seed=0)
@@ -120,6 +150,26 @@ def test_pictures_need_no_display(name):
     assert before.ndim == 3
     assert before.shape == after.shape
     assert before.std() > 0
+    env.close()
+
+
+def test_without_mujoco_the_extra_is_named():
+    code = f"""
+import sys
+sys.modules["mujoco"] = None
+import gymnasium, holdfast
+for name in {ON_MUJOCO}:
+    try:
+        gymnasium.make(f"holdfast/{{name}}-v0")
+    except ImportError as problem:
+        print(problem)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    sentences = found.stdout.splitlines()
+    assert len(sentences) == len(ON_MUJOCO) == 8
+    for sentence in sentences:
+        assert sentence.startswith("task: ")
+        assert "pip install holdfast[mujoco]" in sentence
 
 
 def test_wrong_use_gets_a_sentence():

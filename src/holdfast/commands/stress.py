@@ -54,9 +54,13 @@ bad input, 130 interrupted."""
         tuple[str, ...], arg(metavar="NAME=V,V ...", help_behavior_hint="(default: none)")
     ] = ()
     """Physical parameters of the environment, and values to try for each."""
-    restarts: Annotated[int, arg(metavar="N")] = 2
+    restarts: Annotated[
+        int | None, arg(metavar="N", help_behavior_hint="(default: 2, or 1 outside JAX)")
+    ] = None
     """Adversaries of each kind for each radius and signal; the strongest counts."""
-    episodes: Annotated[int, arg(metavar="N")] = 20_000
+    episodes: Annotated[
+        int | None, arg(metavar="N", help_behavior_hint="(default: 20000, or 100 outside JAX)")
+    ] = None
     """Episodes that each number is the mean of, for each agent."""
     updates: Annotated[int, arg(metavar="N")] = 100
     """Batches that a learned adversary is trained on."""
@@ -78,6 +82,7 @@ bad input, 130 interrupted."""
             parameters = dict(map(_parameter, self.parameters))
             check_writable(out)
         import holdfast as hf
+        from holdfast.deep.loop import TrainingError
         from holdfast.deep.runs import agent_files
         from holdfast.experiments.compilation_cache import use_compilation_cache
         from holdfast.report.tables import to_json
@@ -103,7 +108,7 @@ bad input, 130 interrupted."""
                     callback=progress,
                     **given_tests,
                 )
-        except FloatingPointError as error:
+        except (FloatingPointError, TrainingError) as error:
             raise FailedError(str(error)) from error
         found.save(out / "stress.json")
         written = [out / "stress.json"]

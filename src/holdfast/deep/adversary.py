@@ -110,6 +110,8 @@ def attack(
         keep_states=pathwise,
     )
     found = estimate(batch, nature.critic, sight, signal, index)
+    # Where nothing was heard, nature learns nothing: what it said is noise.
+    counted = found.weights * batch.heard
     critic, critic_optimiser = fit_critic(
         nature.critic,
         optax.adam(critic_learning_rate),
@@ -123,12 +125,10 @@ def attack(
     kernel, optimiser = nature.kernel, nature.kernel_optimiser
     if pathwise:
         kernel, optimiser = _pathwise(
-            nature, env, policy, sight, signal, index, batch, found.weights, key, settings
+            nature, env, policy, sight, signal, index, batch, counted, key, settings
         )
     elif hasattr(kernel, "network"):
-        kernel, optimiser = _by_score(
-            nature, batch, sight, found.advantages, found.weights, settings
-        )
+        kernel, optimiser = _by_score(nature, batch, sight, found.advantages, counted, settings)
     return Nature(kernel, critic, optimiser, critic_optimiser)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 
 from holdfast._model import RobustCMDP
 from holdfast._version import __version__
@@ -21,15 +21,34 @@ from holdfast.deep.configuration import Settings
 from holdfast.deep.environment import Box, Discrete, Environment
 from holdfast.deep.networks import Normaliser, Policy
 
+if TYPE_CHECKING:
+    import gymnasium
+
+    from holdfast.deep.evaluation import AgentEvaluation
+
 # Of `Normaliser.__call__`, here in NumPy; a test holds the two together.
 _CLIP, _EPSILON = np.float32(10.0), np.float32(1e-6)
 
 
-class _Arrays(NamedTuple):
-    """The policy for NumPy alone: a call of JAX costs more than all of it."""
+class Arrays(NamedTuple):
+    """The policy for NumPy alone: a call of JAX costs more than all of it.
 
+    Attributes:
+        inputs: length of an observation.
+        mean: of observations; None where they are taken as they are.
+        inverse_spread: one over their spread.
+        clip: beyond which normalised observations are cut.
+        layers: weight and bias of every hidden layer.
+        last: weight and bias of the last one.
+        std: of actions that are vectors.
+        box: their lowest and highest values, and the middle and half the range of what is cut to those;
+            None where they have no bounds.
+    """
+
+    inputs: int
     mean: np.ndarray | None
     inverse_spread: np.ndarray | None
+    clip: np.float32
     layers: tuple[tuple[np.ndarray, np.ndarray], ...]
     last: tuple[np.ndarray, np.ndarray]
     std: np.ndarray | None
@@ -74,7 +93,7 @@ class Agent:
 
     def predict(
         self,
-        observation: ArrayLike,
+        observation: Any,
         deterministic: bool = True,
         *,
         generator: np.random.Generator | None = None,
@@ -84,23 +103,24 @@ class Agent:
         Vectors are cut to the bounds of the action space, where it has any.
 
         Arguments:
-            observation: one, or an array with one in each row.
+            observation: one, or an array with one in each row. What a Gymnasium environment gives for
+                a space that is no box is taken too: by the `encode` of the agent's environment where
+                that has one, otherwise by its numbers in order, a mapping's by its sorted keys.
             deterministic: the most likely action; otherwise one is drawn, as in training.
             generator: draws it; a new one, seeded by the system, if left out.
 
         Raises:
             ValueError: the observation has another length than the policy's, or is not finite.
         """
-        arrays = self._arrays
-        x = np.asarray(observation, np.float32)
-        size = (arrays.layers or (arrays.last,))[0][0].shape[0]
-        if x.ndim == 0 or x.shape[-1] != size:
-            raise ValueError(f"observation: expected {size} numbers, got shape {x.shape}")
+        arrays = self.arrays
+        x = self._vector(observation)
+        if x.ndim == 0 or x.shape[-1] != arrays.inputs:
+            raise ValueError(f"observation: expected {arrays.inputs} numbers, got shape {x.shape}")
         if not np.isfinite(x).all():
             raise ValueError("observation: expected finite numbers, got some that are not")
         if arrays.mean is not None:
             x = (x - arrays.mean) * arrays.inverse_spread
-            x = np.minimum(np.maximum(x, -_CLIP), _CLIP)
+            x = np.minimum(np.maximum(x, -arrays.clip), arrays.clip)
         for weight, bias in arrays.layers:
             x = np.tanh(x @ weight + bias)
         weight, bias = arrays.last
@@ -118,8 +138,25 @@ class Agent:
         low, high, middle, half = arrays.box
         return np.minimum(np.maximum(middle + half * outputs, low), high)
 
+    def _vector(self, observation: Any) -> np.ndarray:
+        """An observation as the policy takes it, or rows of them."""
+        encode = getattr(self.environment, "encode", None)
+        x = None
+        if not isinstance(observation, Mapping):
+            with contextlib.suppress(TypeError, ValueError):  # parts of different shapes
+                x = np.asarray(observation, np.float32)
+        if x is not None and (encode is None or x.shape[-1:] == (self.arrays.inputs,)):
+            return x
+        if encode is not None:
+            return np.asarray(encode(observation), np.float32)
+        try:
+            return np.concatenate([np.zeros(0, np.float32), *_numbers(observation)])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"observation: expected numbers ({error})") from error
+
     @functools.cached_property
-    def _arrays(self) -> _Arrays:
+    def arrays(self) -> Arrays:
+        """The policy's numbers, with the normalisation and the bounds that belong to it."""
         policy, space, seen = self.policy, self.policy.space, self.observations
         weights, biases = (
             [np.array(each, np.float32) for each in part]
@@ -127,17 +164,91 @@ class Agent:
         )
         *layers, last = zip(weights, biases, strict=True)
         box = None
-        if isinstance(space, Box) and all(map(math.isfinite, space.high)):
+        if isinstance(space, Box) and any(map(math.isfinite, (*space.low, *space.high))):
             low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
-            box = (low, high, (low + high) / 2, (high - low) / 2)
-        return _Arrays(
+            # Where a bound is missing, actions have no scale of their own and are only cut.
+            scale = np.zeros_like(low), np.ones_like(low)
+            if space.is_bounded:
+                scale = (low + high) / np.float32(2), (high - low) / np.float32(2)
+            box = (low, high, *scale)
+        return Arrays(
+            len(weights[0]),
             None if seen is None else np.array(seen.mean, np.float32),
             None if seen is None else 1 / np.sqrt(np.array(seen.square, np.float32) + _EPSILON),
+            _CLIP,
             tuple(layers),
             last,
             None if policy.log_std is None else np.exp(np.array(policy.log_std, np.float32)),
             box,
         )
+
+    def evaluate(
+        self,
+        environment: str | RobustCMDP | Environment | gymnasium.Env | None = None,
+        *,
+        episodes: int = 100,
+        deterministic: bool = True,
+        confidence: float = 0.95,
+        seed: int = 0,
+    ) -> AgentEvaluation:
+        """Plays episodes and says what they pay and cost, with confidence intervals.
+
+        Means have percentile bootstrap intervals, as those of `stress` have. The share of episodes that
+        cost more than a limit allows has a Wilson interval, which is honest about a cost that was never
+        seen.
+
+        A simulator is played under its nominal noise, and its signals are added up as in training: plain
+        sums up to the horizon with limit_on="episode", otherwise discounted sums. A Gymnasium
+        environment is played with `predict`, one episode after the other up to its time limit, beyond
+        which nothing counts; its costs are info["costs"], info["cost"], or the third of six values.
+
+        Arguments:
+            environment: the agent's own simulator if left out; otherwise the name of one, a table, a
+                simulator, a Gymnasium environment or the id of one.
+            episodes: that are played.
+            deterministic: take the most likely actions, rather than draw them as in training.
+            confidence: of the intervals.
+            seed: of all that is drawn.
+
+        Raises:
+            ValueError: an argument cannot be used; the message names it.
+            FloatingPointError: the environment returned something that is not finite.
+            TrainingError: a simulator outside JAX failed.
+
+        Example:
+            >>> import holdfast as hf
+            >>> model = hf.environments.n_chain(nodes=5)
+            >>> agent = hf.train(model, "trpo", limit_on="discounted", iterations=1, batch_size=300)
+            >>> found = agent.evaluate(episodes=50)
+            >>> found.reward.low <= found.reward.mean <= found.reward.high
+            True
+            >>> found.episode_costs.shape
+            (50, 1)
+        """
+        from holdfast.deep.evaluation import evaluate_agent
+
+        return evaluate_agent(
+            self,
+            environment,
+            episodes=episodes,
+            deterministic=deterministic,
+            confidence=confidence,
+            seed=seed,
+        )
+
+    def to_onnx(self, path: str | PathLike[str]) -> None:
+        """Writes the deterministic policy as an ONNX graph, whole or not at all.
+
+        It takes `observation`, float32 of shape (batch, n), as `predict` does, and gives `action`:
+        float32 of shape (batch, m) in the environment's units, or int64 of shape (batch,). Observations
+        that are not flat have to be flattened by whoever calls it, and NaN is not refused.
+
+        Raises:
+            ImportError: onnx is not installed, which `pip install holdfast[onnx]` does.
+        """
+        from holdfast.deep.onnx import write_onnx
+
+        write_onnx(self, path)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes one file that `load` reads back; it appears whole or not at all."""
@@ -240,6 +351,18 @@ def _simulator(
             f"{env.action_space}, the agent in {path} {inputs} and {space}"
         )
     return env
+
+
+def _numbers(observation: Any) -> Iterator[np.ndarray]:
+    """The numbers in nested mappings and sequences, those of a mapping by its sorted keys."""
+    if isinstance(observation, Mapping):
+        for name in sorted(observation):
+            yield from _numbers(observation[name])
+    elif isinstance(observation, list | tuple):
+        for part in observation:
+            yield from _numbers(part)
+    else:
+        yield np.asarray(observation, np.float32).ravel()
 
 
 def _space(header: Mapping[str, Any]) -> Box | Discrete:

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from holdfast.deep._devices import compiled, side_by_side
 from holdfast.deep.adversary import Nature, attack, layers
@@ -309,6 +309,21 @@ class _Wrapped(Environment):
         """The inner one's."""
         return self.inner.discount
 
+    @property
+    def is_hosted(self) -> bool:
+        """The inner one's."""
+        return self.inner.is_hosted
+
+    @property
+    def is_replayable(self) -> bool:
+        """The inner one's."""
+        return self.inner.is_replayable
+
+    @property
+    def most_copies(self) -> int | None:
+        """The inner one's."""
+        return self.inner.most_copies
+
     def reset(self, key: PRNGKeyArray) -> tuple[State, Float[Array, " observation"]]:
         """The inner one's."""
         return self.inner.reset(key)
@@ -316,6 +331,18 @@ class _Wrapped(Environment):
     def step(self, state: State, action: Action, disturbance: Disturbance) -> Step:
         """The inner one's."""
         return self.inner.step(state, action, disturbance)
+
+    def reset_rows(self, keys: PRNGKeyArray) -> tuple[State, Float[Array, "rows observation"]]:
+        """The inner one's."""
+        return self.inner.reset_rows(keys)
+
+    def step_rows(self, states: State, actions: Array, disturbances: Array) -> Step:
+        """The inner one's."""
+        return self.inner.step_rows(states, actions, disturbances)
+
+    def listens(self, state: State) -> Bool[Array, ""]:
+        """The inner one's."""
+        return self.inner.listens(state)
 
     def features(self, state: State) -> Float[Array, " features"]:
         """The inner one's."""
@@ -373,7 +400,14 @@ class Noisier(_Wrapped):
 
     def step(self, state: State, action: Action, disturbance: Disturbance) -> Step:
         """A step of the inner environment with what noise has changed."""
+        return self.inner.step(state, *self._changed(action, disturbance))
+
+    def step_rows(self, states: State, actions: Array, disturbances: Array) -> Step:
+        """Steps of the inner environment with what noise has changed."""
+        return self.inner.step_rows(states, *self._changed(actions, disturbances))
+
+    def _changed(self, action: Array, disturbance: Array) -> tuple[Array, Array]:
         size = self._noise.size
         if isinstance(self.action_space, Box):
-            action = action + self.action_std * disturbance[size:]
-        return self.inner.step(state, action, self.factor * disturbance[:size])
+            action = action + self.action_std * disturbance[..., size:]
+        return action, self.factor * disturbance[..., :size]

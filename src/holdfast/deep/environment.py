@@ -148,6 +148,26 @@ class Environment(eqx.Module):
         """Whether observations and features are indicators of a state, to be left as they are."""
         return False
 
+    @property
+    def is_hosted(self) -> bool:
+        """Whether steps are taken outside JAX: some thousands a second, and without derivatives."""
+        return False
+
+    @property
+    def is_replayable(self) -> bool:
+        """Whether a step can be taken again from a saved state, as nature's lookahead does."""
+        return True
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What went wrong outside JAX, if anything did."""
+        return None
+
+    @property
+    def most_copies(self) -> int | None:
+        """How many episodes may run side by side; None for any number."""
+        return None
+
     @abc.abstractmethod
     def reset(self, key: PRNGKeyArray) -> tuple[State, Float[Array, " observation"]]:
         """The beginning of an episode."""
@@ -155,6 +175,22 @@ class Environment(eqx.Module):
     @abc.abstractmethod
     def step(self, state: State, action: Action, disturbance: Disturbance) -> Step:
         """One step under a given disturbance."""
+
+    def reset_rows(self, keys: PRNGKeyArray) -> tuple[State, Float[Array, "rows observation"]]:
+        """As many beginnings as keys; simulators outside JAX make them all at once."""
+        return jax.vmap(self.reset)(keys)
+
+    def step_rows(self, states: State, actions: Array, disturbances: Array) -> Step:
+        """A step of each; simulators outside JAX take them all at once."""
+        return jax.vmap(self.step)(states, actions, disturbances)
+
+    def listens(self, state: State) -> Bool[Array, ""]:
+        """Whether the next step depends on its disturbance at all.
+
+        It does not where what is drawn stays through an episode and has been drawn.
+        """
+        del state
+        return jnp.array(True)
 
     @abc.abstractmethod
     def features(self, state: State) -> Float[Array, " features"]:

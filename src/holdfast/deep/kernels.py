@@ -405,6 +405,11 @@ class TiltedKernel(eqx.Module):
     @classmethod
     def create(cls, env: Environment, radius: Float[Array, ""], candidates: int) -> Self:
         """A kernel that looks one step ahead."""
+        if not env.is_replayable:
+            raise ValueError(
+                f"kernel: a tilted one looks ahead, and {env.name} cannot be stepped twice from one "
+                "state; use 'gaussian-mixture'"
+            )
         noise = env.disturbance
         return cls(radius, noise.size if isinstance(noise, GaussianNoise) else 0, candidates)
 

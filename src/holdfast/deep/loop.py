@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from holdfast.deep._protocol import check_environment
 from holdfast.deep.agent import Agent
 from holdfast.deep.algorithms import ALGORITHMS
 from holdfast.deep.configuration import Settings
-from holdfast.deep.environment import Environment
+from holdfast.deep.environment import Environment, GaussianNoise
 from holdfast.deep.learner import Learner, Plan
 from holdfast.report.tensorboard import Events, event_log
 
@@ -36,7 +37,19 @@ _ACCELERATOR_CHUNK = 10
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on: something is not a finite number. What was saved before stands."""
+    """Training cannot go on: something is not a finite number, or a simulator outside JAX failed.
+
+    What was saved before stands.
+    """
+
+
+def host_failure(env: Environment, error: Exception, kept: str = "") -> Exception:
+    """What is raised for a program that failed: the simulator's own failure where that was it."""
+    failure = env.failure
+    if failure is None:
+        return error
+    text = "".join(traceback.format_exception(failure)).rstrip()
+    return TrainingError(f"{env.name} failed{kept}:\n{text}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +80,7 @@ class Run:
                 f"radius: {algorithm} trusts the simulator and has no use for radius "
                 f"{settings.radius}; rcpo has"
             )
+        _check_disturbed(env, settings)
         plan = Plan.create(env, settings, robust=module.ROBUST, constrained=module.CONSTRAINED)
         check_environment(env)
         run = cls(env, algorithm, plan, seeds, _described(env, algorithm, plan, seeds))
@@ -112,10 +126,14 @@ class Run:
         while done < iterations:
             count = min(chunk, iterations - done)
             start = time.perf_counter()
-            learners, metrics = _iterations(
-                self.algorithm, plan, chunk, self.env, learners, jnp.asarray(count)
-            )
-            rows = self._rows(jax.device_get(metrics), done, count)
+            try:
+                learners, metrics = _iterations(
+                    self.algorithm, plan, chunk, self.env, learners, jnp.asarray(count)
+                )
+                rows = self._rows(jax.device_get(metrics), done, count)
+            except jax.errors.JaxRuntimeError as error:
+                kept = f"; the checkpoint of iteration {done} in {out} stands" if out else ""
+                raise host_failure(self.env, error, kept) from None
             self._check_finite(rows, learners, out)
             seconds = (time.perf_counter() - start) / count
             done += count
@@ -240,6 +258,26 @@ class Run:
             )
             for i, seed in enumerate(self.seeds)
         ]
+
+
+def _check_disturbed(env: Environment, settings: Settings) -> None:
+    """Refuses what a simulator outside JAX cannot do."""
+    if not env.is_hosted:
+        return
+    noise = env.disturbance
+    if settings.radius > 0 and isinstance(noise, GaussianNoise) and not any(noise.scale):
+        raise ValueError(
+            f"radius: nothing of {env.name} can be disturbed within {settings.radius}; say where it "
+            "enters, as in hf.disturb(…, channel=hf.Parameters(mass=0.3))"
+        )
+    if settings.adversary.gradient == "pathwise":
+        raise ValueError(
+            f"gradient: {env.name} is stepped outside JAX and has no derivatives; use 'score'"
+        )
+    if not env.is_replayable and jax.default_backend() != "cpu":
+        raise ValueError(
+            f"environment: {env.name} has to be stepped in turn; set JAX_PLATFORMS=cpu for it"
+        )
 
 
 @eqx.filter_jit

@@ -78,6 +78,7 @@ class Batch(NamedTuple):
         signals: the reward and the costs turned into utilities, last axis.
         alive: whether the step was begun before the episode's end.
         terminated: whether the step ended it.
+        heard: whether the step depended on its disturbance.
         states: before each step, where they were asked for.
     """
 
@@ -90,6 +91,7 @@ class Batch(NamedTuple):
     signals: Float[Array, "time episodes signals"]
     alive: Bool[Array, "time episodes"]
     terminated: Bool[Array, "time episodes"]
+    heard: Bool[Array, "time episodes"]
     states: PyTree[Array] | None
 
     def first_bad_step(self) -> Int[Array, ""]:
@@ -114,7 +116,7 @@ def rollout(
     deterministic: bool = False,
     keep_states: bool = False,
 ) -> Batch:
-    """Whole episodes under a kernel, all in one scan.
+    """Whole episodes under a kernel, in one scan, or in several where copies of `env` are few.
 
     Arguments:
         env: the simulator.
@@ -129,10 +131,53 @@ def rollout(
         deterministic: take the policy's most likely action.
         keep_states: return the states too.
     """
+    most = env.most_copies
+    rounds = 1 if most is None else -(-episodes // most)
+    at_once = -(-episodes // rounds)
+
+    def some(key: PRNGKeyArray) -> Batch:
+        return _at_once(
+            env,
+            policy,
+            sight,
+            kernel,
+            critic,
+            signal,
+            discount,
+            key,
+            at_once,
+            deterministic=deterministic,
+            keep_states=keep_states,
+        )
+
+    if rounds == 1:
+        return some(key)
+
+    def joined(leaf: Array) -> Array:
+        leaf = jnp.moveaxis(leaf, 0, 1)
+        return leaf.reshape(leaf.shape[0], rounds * at_once, *leaf.shape[3:])[:, :episodes]
+
+    return jax.tree.map(joined, lax.map(some, jax.random.split(key, rounds)))
+
+
+def _at_once(
+    env: Environment,
+    policy: Policy,
+    sight: Sight,
+    kernel: Kernel,
+    critic: Critic,
+    signal: Int[Array, ""] | int,
+    discount: Float[Array, ""] | float,
+    key: PRNGKeyArray,
+    episodes: int,
+    *,
+    deterministic: bool,
+    keep_states: bool,
+) -> Batch:
     outcomes = isinstance(env.disturbance, Outcomes)
     nominal = isinstance(kernel, Nominal)
     start_key, key = jax.random.split(key)
-    states, observations = jax.vmap(env.reset)(jax.random.split(start_key, episodes))
+    states, observations = env.reset_rows(jax.random.split(start_key, episodes))
 
     def step(carry: tuple, when: tuple) -> tuple[tuple, tuple]:
         states, observations, alive = carry
@@ -153,7 +198,7 @@ def rollout(
 
         def lookahead(candidates: Array) -> Array:
             def ahead(disturbances: Array) -> Array:
-                there = jax.vmap(env.step)(states, taken, disturbances)
+                there = env.step_rows(states, taken, disturbances)
                 features = sight.of_critic(jax.vmap(env.features)(there.state), after)
                 worth = _signals(there.reward, there.costs)[:, signal]
                 # Where the clock is part of the state, the horizon is an end like any other.
@@ -164,7 +209,7 @@ def rollout(
 
         inputs = seen if nominal else sight.of_nature(seen, time)
         disturbances = kernel.draw(nature_key, Situation(inputs, log_nominal, lookahead))
-        there = jax.vmap(env.step)(states, taken, disturbances)
+        there = env.step_rows(states, taken, disturbances)
         record = Batch(
             observations=observations,
             actions=actions,
@@ -175,6 +220,7 @@ def rollout(
             signals=jnp.where(alive[:, None], _signals(there.reward, there.costs), 0.0),
             alive=alive,
             terminated=there.terminated & alive,
+            heard=jax.vmap(env.listens)(states),
             states=states if keep_states else None,
         )
         return (there.state, there.observation, alive & ~there.terminated), record

@@ -14,13 +14,17 @@ from holdfast.deep.adversary import Nature, kernel_name
 from holdfast.deep.agent import Agent
 from holdfast.deep.attack import Frozen, played_length
 from holdfast.deep.configuration import AdversarySettings
-from holdfast.deep.environment import Environment
+from holdfast.deep.environment import Environment, GaussianNoise
 from holdfast.deep.learner import Plan
+from holdfast.deep.loop import host_failure
 from holdfast.deep.stress_bench import Bench, Callback, Tests, rows_of
 from holdfast.deep.stress_result import Stress
 
 RADII = (0.05, 0.1, 0.2, 0.4)
 KERNELS = ("auto", "tilted")
+RESTARTS, EPISODES = 2, 20_000
+# Steps outside JAX are a thousand times slower: less is tried there unless it is asked for.
+_HOSTED_RADIUS, _HOSTED_RESTARTS, _HOSTED_EPISODES = 0.2, 1, 100
 # Nature's lookahead replaces learning: a tilted kernel is as good as its critic, which is there soon.
 _TILTED_SHARE, _TILTED_BATCH = 10, 10_000
 
@@ -28,12 +32,12 @@ _TILTED_SHARE, _TILTED_BATCH = 10, 10_000
 def stress(
     agent: Agent | Sequence[Agent],
     *,
-    radii: Sequence[float] | None = RADII,
+    radii: Sequence[float] | str | None = "auto",
     noise: Sequence[float] | str | None = "auto",
     action_noise: Sequence[float] | str | None = "auto",
     parameters: Mapping[str, Sequence[float]] | None = None,
-    restarts: int = 2,
-    episodes: int = 20_000,
+    restarts: int | None = None,
+    episodes: int | None = None,
     updates: int = 100,
     kernels: str | AdversarySettings | Sequence[str | AdversarySettings] | None = None,
     deterministic: bool = False,
@@ -59,16 +63,18 @@ def stress(
 
     Arguments:
         agent: one, or several seeds of one run: then rows are means over agents.
-        radii: of attacks; None leaves them out. The nominal kernel is always there.
+        radii: of attacks; None leaves them out. The nominal kernel is always there. "auto" takes a few
+            where the simulator is JAX's own. Where it is stepped outside JAX, it takes the radius of the
+            training, and no attack, and no noise either, where `parameters` are given.
         noise: factors on the disturbance, where that is Gaussian; None leaves it out.
         action_noise: standard deviations, in the environment's units, where actions are vectors; None
             leaves it out. "auto" for either takes a few where it can be done.
         parameters: values to try for each parameter of the environment, one at a time.
-        restarts: adversaries of each kind for each radius and signal.
-        episodes: that each row is the mean of, for each agent.
+        restarts: adversaries of each kind for each radius and signal; 2 if left out, 1 outside JAX.
+        episodes: that each row is the mean of, for each agent; 20,000 if left out, 100 outside JAX.
         updates: batches that a learned adversary is trained on; a tilted one takes a tenth.
         kernels: kinds of adversaries, by name or with all their settings; the learned kind that fits the
-            noise and "tilted" if left out.
+            noise and, in JAX, "tilted" if left out.
         deterministic: stress the most likely actions rather than those that are drawn as in training.
         environment: the simulator, where the agent has none or another one is meant.
         seed: of all that is drawn.
@@ -79,6 +85,7 @@ def stress(
     Raises:
         ValueError: an argument cannot be used; the message names it, before any work.
         FloatingPointError: the simulator returned something that is not finite.
+        TrainingError: a simulator outside JAX failed.
 
     Example:
         >>> from holdfast.deep.stress import stress
@@ -91,13 +98,23 @@ def stress(
         ['nominal', 'noise × 2']
     """
     given = (agent,) if isinstance(agent, Agent) else tuple(agent)
-    env = _environment(given, environment)
+    env = common_environment(given, environment)
+    varied = _merged(parameters, parameter_values)
+    if radii == "auto":
+        radii = _radii(env, given[0], varied)
+    elif isinstance(radii, str):
+        raise ValueError(f"radii: expected a list of numbers, 'auto' or None, got {radii!r}")
+    if env.is_hosted:
+        noise, action_noise = (
+            None if each == "auto" and (varied or not _is_disturbed(env)) else each
+            for each in (noise, action_noise)
+        )
+    if restarts is None:
+        restarts = _HOSTED_RESTARTS if env.is_hosted else RESTARTS
+    if episodes is None:
+        episodes = _HOSTED_EPISODES if env.is_hosted else EPISODES
     tests = Tests.create(
-        env,
-        radii=radii,
-        noise=noise,
-        action_noise=action_noise,
-        parameters=_merged(parameters, parameter_values),
+        env, radii=radii, noise=noise, action_noise=action_noise, parameters=varied
     )
     for name, value in (("restarts", restarts), ("episodes", episodes), ("updates", updates)):
         check_whole_number(name, value, least=1)
@@ -105,11 +122,14 @@ def stress(
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence!r}")
     kinds = _kinds(env, kernels, updates)
-    frozen, limits = zip(*(_frozen(each, env, deterministic) for each in given), strict=True)
+    frozen, limits = zip(*(frozen_agent(each, env, deterministic) for each in given), strict=True)
     if len(set(limits)) > 1:
         raise ValueError(f"agent: expected agents with the same limits, got {limits}")
     bench = Bench(env, tests, kinds, restarts, episodes, seed, callback, len(given))
-    found = [bench.measure(each, i) for i, each in enumerate(frozen)]
+    try:
+        found = [bench.measure(each, i) for i, each in enumerate(frozen)]
+    except jax.errors.JaxRuntimeError as error:
+        raise host_failure(env, error) from None
     return Stress(
         agents=_labels(given),
         cost_names=env.cost_names,
@@ -129,9 +149,25 @@ def stress(
     )
 
 
-def _environment(
+def _is_disturbed(env: Environment) -> bool:
+    noise = env.disturbance
+    return not isinstance(noise, GaussianNoise) or any(noise.scale)
+
+
+def _radii(
+    env: Environment, agent: Agent, parameters: Mapping[str, Sequence[float]]
+) -> Sequence[float] | None:
+    if not env.is_hosted:
+        return RADII
+    if parameters or not _is_disturbed(env):
+        return None
+    return (agent.settings.radius or _HOSTED_RADIUS,)
+
+
+def common_environment(
     agents: tuple[Agent, ...], environment: str | RobustCMDP | Environment | None
 ) -> Environment:
+    """The simulator of all agents, or the given one if it fits them."""
     if not agents or not all(isinstance(each, Agent) for each in agents):
         raise ValueError(f"agent: expected an Agent or a list of them, got {agents!r}")
     env = agents[0].environment
@@ -156,9 +192,10 @@ def _environment(
     return env
 
 
-def _frozen(
+def frozen_agent(
     agent: Agent, env: Environment, deterministic: bool
 ) -> tuple[Frozen, tuple[float, ...]]:
+    """An agent that learns no more, in a simulator, and its limits."""
     settings = dataclasses.replace(agent.settings, cost_limit=agent.limits)
     plan = Plan.create(env, settings, robust=True, constrained=True)
     policy, observations = jax.tree.map(jnp.asarray, (agent.policy, agent.observations))
@@ -187,7 +224,9 @@ def _kinds(
     kernels: str | AdversarySettings | Sequence[str | AdversarySettings] | None,
     updates: int,
 ) -> tuple[AdversarySettings, ...]:
-    chosen = KERNELS if kernels is None else kernels
+    chosen = kernels
+    if chosen is None:
+        chosen = KERNELS[:1] if env.is_hosted else KERNELS
     if isinstance(chosen, str | AdversarySettings):
         chosen = (chosen,)
     if not chosen:

@@ -61,7 +61,8 @@ def train(
     """Trains a policy that keeps its limits under the worst-case kernels of a simulator.
 
     Arguments:
-        environment: a name in `hf.environments.SIMULATORS`, a table, or a simulator of your own.
+        environment: a name in `hf.environments.SIMULATORS`, a table, a simulator of your own, what
+            `hf.disturb` gives, or a Gymnasium environment or its id.
         algorithm: "rcpo", or without an adversary "pcpo", "cpo" and, without limits, "trpo".
         seeds: how many policies to train side by side, with seeds 0, 1, …, or which, as in [1, 4]; a
             list of agents comes back. On a CPU each is what it would be if it were trained alone.
@@ -81,7 +82,8 @@ def train(
     Raises:
         ValueError: an argument cannot be used, or `out` holds another run or a damaged one; the message
             says which, before any work, and nothing is overwritten.
-        TrainingError: the simulator returned something that is not finite; the last checkpoint stands.
+        TrainingError: the simulator returned something that is not finite, or failed; the last
+            checkpoint stands.
 
     Example:
         >>> import holdfast as hf
@@ -110,11 +112,11 @@ def prepare(
 
 
 def as_simulator(environment: str | RobustCMDP | Environment) -> Environment:
-    """A simulator from its name, from a table, or as it is.
+    """A simulator from its name, from a table, from Gymnasium, or as it is.
 
     Raises:
         ValueError: there is none of that name.
-        TypeError: it is none of the three.
+        TypeError: it is none of these.
     """
     from holdfast.environments.simulators import SIMULATORS
     from holdfast.environments.table_simulator import TableSimulator
@@ -123,15 +125,22 @@ def as_simulator(environment: str | RobustCMDP | Environment) -> Environment:
         return environment
     if isinstance(environment, RobustCMDP):
         return TableSimulator(environment)
+    if isinstance(environment, str) and environment in SIMULATORS:
+        return SIMULATORS[environment]()
+    from holdfast.deep.disturb import disturb, is_gymnasium
+
+    if is_gymnasium(environment):
+        return disturb(environment)
     if not isinstance(environment, str):
         raise TypeError(
-            "environment: expected a name, a RobustCMDP or an Environment, "
+            "environment: expected a name, a RobustCMDP, an Environment or one of Gymnasium's, "
             f"got {type(environment).__name__}"
         )
-    if environment not in SIMULATORS:
-        known = ", ".join(SIMULATORS)
-        raise ValueError(f"environment: expected one of {known}, got {environment!r}")
-    return SIMULATORS[environment]()
+    known = ", ".join(SIMULATORS)
+    raise ValueError(
+        f"environment: expected one of {known} or the id of a Gymnasium environment, "
+        f"got {environment!r}"
+    )
 
 
 def _seeds(seed: int, seeds: int | Sequence[int] | None) -> tuple[int, ...]:

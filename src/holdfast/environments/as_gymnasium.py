@@ -7,7 +7,8 @@ repeats an episode.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+import importlib.util
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import equinox as eqx
 import gymnasium
@@ -20,9 +21,12 @@ from numpy.typing import ArrayLike
 from holdfast._model import Kernel, RobustCMDP
 from holdfast.deep.environment import Box, Environment, GaussianNoise
 from holdfast.environments import MODELS
+from holdfast.environments._gathering import ARENA
 from holdfast.environments.point_gather import PointGather
 from holdfast.environments.simulators import SIMULATORS
 
+if TYPE_CHECKING:
+    from holdfast.environments.mujoco.models import Drawing
 
 RenderMode = Literal["ansi", "rgb_array"]
 _CELL = 24
@@ -131,7 +135,8 @@ class SimulatorEnv(gymnasium.Env):
 
     Arguments:
         simulator: an `Environment`, or a name in `hf.environments.SIMULATORS`.
-        render_mode: "rgb_array", for Point Gather only.
+        render_mode: "rgb_array", for Point Gather only: drawn by a MuJoCo model where MuJoCo is
+            installed, and otherwise as a plot of the way so far.
 
     Example:
         >>> import gymnasium, holdfast
@@ -168,7 +173,8 @@ class SimulatorEnv(gymnasium.Env):
         self._step = eqx.filter_jit(simulator.step)
         self._probabilities = eqx.filter_jit(simulator.outcome_probabilities)
         self._state: Any = None
-        # What is drawn: kept only where there are pictures.
+        self._drawing: Drawing | None = None
+        # What is plotted: kept only where there are pictures.
         self._states: list[Any] = []
         self._records: list[tuple[Any, ...]] = []
 
@@ -211,9 +217,23 @@ class SimulatorEnv(gymnasium.Env):
         return np.asarray(self.np_random.choice(len(row), p=row / row.sum()))
 
     def render(self) -> np.ndarray | None:
-        """A picture of the episode up to now."""
+        """A picture of where things are, or of the episode up to now."""
         if self.render_mode is None or not isinstance(self.simulator, PointGather):
             return None
+        if importlib.util.find_spec("mujoco") is None:
+            return self._plot(self.simulator)
+        from holdfast.environments.mujoco import models
+
+        if self._drawing is None:
+            model = models.drawn_gather(models.point(), walls_at=ARENA)
+            self._drawing = models.Drawing(model)
+        pose, objects, present = (
+            np.asarray(leaf)
+            for leaf in (self._state.pose, self._state.objects, self._state.present)
+        )
+        return self._drawing.show(pose, objects, present)
+
+    def _plot(self, simulator: PointGather) -> np.ndarray:
         from holdfast.report.episode import Episode, picture
 
         states = jax.tree.map(lambda *leaves: np.stack(leaves), *self._states)
@@ -222,7 +242,13 @@ class SimulatorEnv(gymnasium.Env):
             np.array([record[i] for record in self._records]).reshape(steps, *shape)
             for i, shape in enumerate(((2,), (), (1,)))
         )
-        return picture(Episode(self.simulator, states, actions, rewards, costs))
+        return picture(Episode(simulator, states, actions, rewards, costs))
+
+    def close(self) -> None:
+        """Gives back what the pictures needed."""
+        if self._drawing is not None:
+            self._drawing.close()
+            self._drawing = None
 
 
 def _costs(costs: np.ndarray) -> dict[str, Any]:

@@ -34,6 +34,10 @@ def simulator_from(description: Mapping[str, Any]) -> Environment | None:
         >>> simulator_from(json.loads(json.dumps(env.description()))).horizon
         20
     """
+    if description.get("gymnasium"):
+        from holdfast.deep.disturb import from_recipe
+
+        return from_recipe(description)
     make = SIMULATORS.get(description.get("name", ""))
     if make is None:
         return None

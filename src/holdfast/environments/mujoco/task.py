@@ -1,8 +1,8 @@
-"""What a task on a MuJoCo model is: pure functions of positions and velocities, for many copies at once.
+"""What a task on a MuJoCo model is: pure functions of positions and velocities, for many copies.
 
-Physics is MuJoCo's, whoever calls it: `mujoco.rollout` with threads for training, `TaskEnv` one copy at a
-time for Gymnasium. A task says how an episode begins, what is seen, and what a step pays. Everything is in
-float64 and works on rows, one for each copy.
+Physics is MuJoCo's, whoever calls it: `mujoco.rollout` with threads for training, `TaskEnv` one copy at
+a time for Gymnasium. A task says how an episode begins, what is seen, and what a step pays. Everything
+is in float64 and works on rows, one for each copy.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class Moment(NamedTuple):
     Attributes:
         qpos: generalised positions.
         qvel: generalised velocities.
-        seen_qpos: the positions of MuJoCo's last pass through the kinematics, from which `data.xpos` and
-            the like come: one substep older than `qpos` after a step, the same after a reset.
+        seen_qpos: the positions that `data.xpos` and the like were computed from: one substep older
+            than `qpos` after a step, the same after a reset. (With Runge-Kutta they are neither: there
+            they come from its last stage.)
     """
 
     qpos: Float[np.ndarray, "rows nq"]

@@ -1,0 +1,141 @@
+"""Training, stress and resumption with an environment outside JAX."""
+
+import os
+import re
+import signal
+
+import gymnasium
+import numpy as np
+import pytest
+
+import holdfast as hf
+
+QUICK = {"cost_limit": 5.0, "batch_size": 120, "hidden": (8,), "limit_confidence": 0.0}
+ROBUST = {"radius": 0.2, "adversary": {"batch_size": 60, "updates": 1, "hidden": (8,)}}
+
+
+def spinning(step):
+    return float(abs(step.next_observation[2]) > 4)
+
+
+class Failing(gymnasium.Wrapper):
+    """Raises, or dies, at every hundredth step, as long as a file says so."""
+
+    def __init__(self, env, flag):
+        super().__init__(env)
+        self.flag, self.steps = flag, 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps % 100 == 0 and self.flag.exists():
+            if self.flag.read_text() == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise OSError("the motor is on fire")
+        return self.env.step(action)
+
+
+def pendulum(**options):
+    return hf.disturb("Pendulum-v1", hf.Actions(0.2), spinning, horizon=30, **options)
+
+
+def parameters(agent):
+    return np.concatenate([np.ravel(leaf) for leaf in agent.policy.network.weights])
+
+
+@pytest.fixture(scope="module")
+def env():
+    return pendulum()
+
+
+@pytest.fixture(scope="module")
+def trained(env):
+    return hf.train(env, "rcpo", iterations=2, **QUICK, **ROBUST)
+
+
+def test_a_seed_repeats_a_run_and_worker_processes_change_nothing(trained, env):
+    again = hf.train(pendulum(workers=2), "rcpo", iterations=2, **QUICK, **ROBUST)
+    np.testing.assert_array_equal(parameters(trained), parameters(again))
+    other = hf.train(env, "rcpo", iterations=2, seed=1, **QUICK, **ROBUST)
+    assert not np.array_equal(parameters(trained), parameters(other))
+
+
+def test_stress_outside_jax_is_short_unless_asked(trained):
+    found = hf.stress(trained, episodes=4, delay=[0.0, 2.0])
+    assert [row.label for row in found.rows] == ["nominal", "delay = 0", "delay = 2"]
+    attacked = hf.stress(trained, episodes=4, updates=1, noise=None, action_noise=None)
+    assert [row.kind for row in attacked.rows] == ["nominal", "attack", "attack"]
+    assert [row.level for row in attacked.rows] == [0.0, 0.2, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "words"),
+    [
+        ("raise", {}, "the motor is on fire"),
+        ("raise", {"workers": 2}, "the motor is on fire"),
+        ("die", {"workers": 2}, "Pendulum-v1: worker 0 .* was ended by signal 9"),
+    ],
+)
+def test_a_failure_is_told_whole_and_the_run_goes_on_from_its_checkpoint(
+    tmp_path, how, options, words
+):
+    flag = tmp_path / "flag"
+
+    def make():
+        return Failing(gymnasium.make("Pendulum-v1"), flag)
+
+    env = hf.disturb(make, hf.Actions(0.2), spinning, horizon=30, **options)
+
+    def train(out):
+        return hf.train(env, "trpo", iterations=4, out=out, **QUICK)
+
+    whole = train(tmp_path / "whole")
+    flag.write_text(how)
+    with pytest.raises(hf.TrainingError) as caught:
+        train(tmp_path / "broken")
+    message = str(caught.value)
+    assert re.search(words, message)
+    assert f"the checkpoint of iteration 2 in {tmp_path / 'broken'} stands" in message
+    if how == "raise":
+        assert "in step" in message  # the traceback, down to the line
+    flag.unlink()
+    np.testing.assert_array_equal(parameters(train(tmp_path / "broken")), parameters(whole))
+
+
+def test_a_robot_comes_back_from_disk_with_its_physics(tmp_path):
+    env = hf.disturb("Hopper-v5", hf.Parameters(mass=0.3), hf.speed_limit(0.5), horizon=20)
+    agent = hf.train(env, "trpo", iterations=1, out=tmp_path, **QUICK)
+    again = hf.load(tmp_path)
+    assert again.environment.description() == env.description()
+    found = hf.stress(again, mass=[0.7, 1.3], episodes=3)
+    assert [row.label for row in found.rows] == ["nominal", "mass = 0.7", "mass = 1.3"]
+    observation, _ = gymnasium.make("Hopper-v5").reset(seed=0)
+    np.testing.assert_allclose(agent.predict(observation), again.predict(observation))
+
+
+def test_nature_can_look_ahead_in_mujoco():
+    """A place is a whole state: candidates are stepped from it, and the episode goes on from one."""
+    env = hf.disturb("Hopper-v5", hf.Force("torso", 50.0), hf.speed_limit(0.5), horizon=10)
+    tilted = {"kernel": "tilted", "candidates": 4, "batch_size": 20, "updates": 1}
+    agent = hf.train(env, "rcpo", iterations=1, radius=0.5, adversary=tilted, **QUICK)
+    assert np.isfinite(parameters(agent)).all()
+
+
+def test_discrete_actions_and_dictionaries():
+    class Both(gymnasium.ObservationWrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            self.observation_space = gymnasium.spaces.Dict(
+                {"cart": env.observation_space, "side": gymnasium.spaces.Discrete(2)}
+            )
+
+        def observation(self, observation):
+            return {"cart": observation, "side": int(observation[0] > 0)}
+
+    def make():
+        return Both(gymnasium.make("CartPole-v1"))
+
+    env = hf.disturb(make, hf.States(0.01), lambda step: float(step.terminated), horizon=30)
+    assert env.observation_size == 6
+    agent = hf.train(env, "trpo", iterations=1, **QUICK)
+    seen, _ = make().reset(seed=0)
+    assert agent.predict(seen) in (0, 1)
