@@ -214,7 +214,7 @@ def _maker(
 
         # By its entry rather than its id: a worker process may not have registered it.
         def make() -> gymnasium.Env:
-            return gymnasium.make(spec, **options)
+            return gymnasium.make(spec, disable_env_checker=True, **options)
 
         return make, {"id": environment, "options": dict(options)}
     if not callable(environment):

@@ -11,7 +11,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
 from holdfast.deep.channels import DELAY, Actions, Channel, Machine, Observations, Parameters
@@ -25,6 +24,7 @@ from holdfast.deep.environment import (
     State,
     Step,
 )
+from holdfast.deep.hosts.asking import ask
 from holdfast.deep.hosts.host import Host, Reply
 from holdfast.deep.hosts.layout import Layout
 
@@ -107,7 +107,7 @@ class HostedState(NamedTuple):
         over: whether its episode has ended.
         begun: whether it has made a step.
         drawn: the numbers that the episode's parameters were made of.
-        past: actions, the latest first.
+        past: actions, the latest first; none where there is no delay.
     """
 
     place: UInt32[Array, " place"]
@@ -130,12 +130,14 @@ class Hosted(Environment):
     values: dict[str, Float[Array, ""]]
     fixed: dict[str, Float[Array, ""]]
     facts: Facts = eqx.field(static=True)
+    is_late: bool = eqx.field(static=True)
 
-    def __init__(self, facts: Facts) -> None:
-        names = facts.machine.parameters
+    def __init__(self, facts: Facts, **changes: Float[Array, ""]) -> None:
+        nominal = {name: 0.0 if name == DELAY else 1.0 for name in facts.machine.parameters}
         self.facts = facts
-        self.values = {name: jnp.asarray(0.0 if name == DELAY else 1.0) for name in names}
-        self.fixed = {name: jnp.asarray(0.0) for name in names}
+        self.values = {k: jnp.asarray(changes.get(k, v)) for k, v in nominal.items()}
+        self.fixed = {name: jnp.asarray(float(name in changes)) for name in nominal}
+        self.is_late = DELAY in facts.drawn or DELAY in changes
 
     @property
     def name(self) -> str:
@@ -170,9 +172,7 @@ class Hosted(Environment):
     @property
     def _on_its_way(self) -> int:
         space, facts = self.action_space, self.facts
-        return (
-            facts.remembered * space.size if DELAY in facts.drawn and isinstance(space, Box) else 0
-        )
+        return facts.remembered * space.size if self.is_late and isinstance(space, Box) else 0
 
     @property
     def action_space(self) -> Box | Discrete:
@@ -241,9 +241,9 @@ class Hosted(Environment):
             if name not in self.values:
                 known = ", ".join(self.values) or "none"
                 raise ValueError(f"{name}: not a parameter of {self.name}, which has {known}")
-        values = {**self.values, **{k: jnp.asarray(v, jnp.float32) for k, v in changes.items()}}
-        fixed = {**self.fixed, **dict.fromkeys(changes, jnp.asarray(1.0))}
-        return eqx.tree_at(lambda env: (env.values, env.fixed), self, (values, fixed))
+        before = {name: self.values[name] for name in self.values if float(self.fixed[name])}
+        after = {name: jnp.asarray(value, jnp.float32) for name, value in changes.items()}
+        return type(self)(self.facts, **{**before, **after})
 
     def description(self) -> dict[str, Any]:
         """All that defines it, as values that JSON can hold."""
@@ -277,7 +277,7 @@ class Hosted(Environment):
     ) -> tuple[HostedState, Float[Array, "rows observation"]]:
         """As many beginnings as keys: the keys are where the environments' seeds come from."""
         seeds = jax.vmap(lambda key: jax.random.bits(key, (), jnp.uint32))(keys)
-        reply = self._ask(self.facts.host.reset, len(keys), seeds)
+        reply = self._ask(self.facts.host.reset, seeds)
         rows = len(keys)
         state = HostedState(
             reply.place,
@@ -293,7 +293,7 @@ class Hosted(Environment):
     def _at_rest(self) -> Float[Array, "remembered action"]:
         """What was done before the first step: the middle of the action space, or nothing."""
         space, count = self.action_space, self.facts.remembered
-        if not isinstance(space, Box):
+        if not isinstance(space, Box) or not self.is_late:
             return jnp.zeros((0, 0))
         low, high = np.asarray(space.low), np.asarray(space.high)
         middle = (low + high) / 2 if space.is_bounded else np.zeros(space.size)
@@ -320,12 +320,11 @@ class Hosted(Environment):
         if isinstance(space, Box):
             if space.is_bounded:
                 actions = jnp.clip(actions, jnp.asarray(space.low), jnp.asarray(space.high))
-            past = jnp.concatenate([actions[:, None], past[:, :-1]], axis=1)
-            actions = self._delayed(past, drawn)
+            if self.is_late:
+                past = jnp.concatenate([actions[:, None], past[:, :-1]], axis=1)
+                actions = self._delayed(past, drawn)
         commands = jnp.concatenate([*pushes, self._factors(drawn)], axis=1)
-        reply = self._ask(
-            facts.host.step, len(actions), states.place, actions, commands, states.over
-        )
+        reply = self._ask(facts.host.step, states.place, actions, commands, states.over)
         after = HostedState(
             reply.place,
             reply.features,
@@ -355,8 +354,6 @@ class Hosted(Environment):
         self, past: Float[Array, "rows remembered action"], drawn: Array
     ) -> Float[Array, "rows action"]:
         """The action of so long ago, between two of them where it lies between."""
-        if DELAY not in self.values:
-            return past[:, 0]
         scale = self.facts.drawn.get(DELAY, 0.0)
         late = self.values[DELAY] + scale * jnp.abs(self._noise(DELAY, drawn))
         late = jnp.clip(late / (self.facts.machine.dt or 1.0), 0.0, past.shape[1] - 1)
@@ -389,52 +386,6 @@ class Hosted(Environment):
             action = jax.nn.one_hot(action, space.count)
         return jnp.concatenate([self.features(state), action])
 
-    def _ask(self, function: Callable[..., Reply], rows: int, *arrays: Array) -> Any:
-        """Calls the host with arrays of so many rows, from inside a program."""
-        host = self.facts.host
-
-        def struct(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((rows, *shape), dtype)
-
-        shapes: Any = (
-            struct(jnp.uint32, host.place_size),
-            struct(jnp.float32, self.observation_size),
-            struct(jnp.float32, host.feature_size),
-            struct(jnp.float32),
-            struct(jnp.float32, len(host.cost_names)),
-            struct(bool),
-        )
-
-        def call(*arrays: Any) -> tuple[np.ndarray, ...]:
-            try:
-                reply = function(*map(np.asarray, arrays))
-            except BaseException as error:
-                self.facts.failures.append(error)
-                raise
-            return tuple(
-                np.ascontiguousarray(leaf, shape.dtype)
-                for leaf, shape in zip(reply, shapes, strict=True)
-            )
-
-        if host.is_replayable:
-            found = jax.pure_callback(
-                _over_rows(call, arrays[0]), shapes, *arrays, vmap_method="broadcast_all"
-            )
-        else:
-            # What cannot go back must be called in the program's own order.
-            found = io_callback(call, shapes, *arrays, ordered=True)
-        return Reply(*found)
-
-
-def _over_rows(call: Callable[..., tuple[np.ndarray, ...]], like: Array) -> Callable[..., Any]:
-    """The call on arrays that may have further leading axes: a program may be mapped over seeds."""
-
-    def flat(*arrays: Any) -> tuple[np.ndarray, ...]:
-        given = [np.asarray(array) for array in arrays]
-        lead = given[0].shape[: given[0].ndim - like.ndim]
-        if not lead:
-            return call(*given)
-        reply = call(*(a.reshape(-1, *a.shape[len(lead) + 1 :]) for a in given))
-        return tuple(leaf.reshape(*lead, -1, *leaf.shape[1:]) for leaf in reply)
-
-    return flat
+    def _ask(self, function: Callable[..., Reply], *arrays: Array) -> Any:
+        facts = self.facts
+        return ask(facts.host, function, facts.failures, self.observation_size, *arrays)

@@ -230,6 +230,11 @@ class Costs:
         )
 
     @property
+    def need_observations(self) -> bool:
+        """Whether one of them is a user's function, which may look at anything."""
+        return not self.is_rebuildable
+
+    @property
     def is_rebuildable(self) -> bool:
         """Whether `from_description` can make them again: no function of the user's is among them."""
         return all(isinstance(source, str | SpeedLimit) for source in self.sources.values())

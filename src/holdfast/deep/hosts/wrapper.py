@@ -118,6 +118,7 @@ class Disturbed(gymnasium.Wrapper):
         self._parts = (self.layout.of_state, self.layout.of_forces, self.layout.of_parameters)
         self._rounds = np.issubdtype(env.action_space.dtype, np.integer)
         self._seen: Any = None
+        self._factors = b""
         self._check_layout()
 
     def _check_layout(self) -> None:
@@ -170,6 +171,7 @@ class Disturbed(gymnasium.Wrapper):
         """The beginning of an episode, under nominal physics."""
         if self.physics is not None:
             self.physics.reset()
+            self._factors = b""
         self._seen, info = self.env.reset(seed=seed, options=options)
         if self.physics is not None and self._inner.model is not self.physics.model:
             # Some build their world anew for each episode.
@@ -196,8 +198,12 @@ class Disturbed(gymnasium.Wrapper):
         # Without a force or push nothing is touched at all, so that a nominal step is that of the
         # environment to the last bit.
         if layout.parameters:
-            assert self.physics is not None
-            self.physics.set_factors(layout.parameters, command[parameters])
+            numbers = command[parameters]
+            # Mostly nothing has changed, and to see that in the bytes takes no time.
+            if numbers.tobytes() != self._factors:
+                assert self.physics is not None
+                self.physics.set_factors(layout.parameters, numbers)
+                self._factors = numbers.tobytes()
         if layout.state and command[state].any():
             self._push(command[state])
         if layout.bodies and command[forces].any():

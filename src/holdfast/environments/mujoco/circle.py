@@ -159,8 +159,8 @@ def ant_start(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions and velocities of an ant that stands near the origin, a little out of its pose.
 
-    By as much as Point Gather's point is out of its own. The pose is the one that the model's file names: Gymnasium's own environment starts with straight
-    legs, outside the range of its joints.
+    By as much as Point Gather's point is out of its own. The pose is the one that the model's file
+    names: Gymnasium's own environment starts with straight legs, outside the range of its joints.
     """
     (address,) = model.numeric("init_qpos").adr
     qpos = model.numeric_data[address : address + model.nq].copy()
