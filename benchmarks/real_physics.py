@@ -63,7 +63,7 @@ _COMMON = {
     "adversary": {"batch_size": 10_000, "updates": 1, "minibatches": 1, "epochs": 10},
 }
 SETUPS = {
-    "half-cheetah": Setup(half_cheetah, limit=25.0, radius=1.0, settings=_COMMON, iterations=250),
+    "half-cheetah": Setup(half_cheetah, limit=25.0, radius=1.0, settings=_COMMON, iterations=200),
     "point-circle": Setup(point_circle, limit=20.0, radius=1.0, settings=_COMMON, iterations=150),
 }
 

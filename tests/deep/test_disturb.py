@@ -98,21 +98,31 @@ CHANNELS = {
 }
 
 
-@pytest.mark.parametrize("backend", ["threads", "sync"])
+@pytest.fixture(scope="module")
+def undisturbed():
+    env = robot()
+    actions = 0.2 * some_actions(env, 25)
+    return actions, play(env, actions, quiet(env, 25))[1]
+
+
 @pytest.mark.parametrize("name", CHANNELS)
-def test_every_channel_reaches_the_physics(name, backend):
-    """Zero is nominal; anything else changes where the robot goes, alike in both ways of stepping it."""
-    env = robot(CHANNELS[name], backend=backend)
-    plain = robot(backend="threads")
+def test_every_channel_reaches_the_physics(name, undisturbed):
+    """Zero is nominal; anything else changes where the robot goes."""
+    env = robot(CHANNELS[name])
     steps = 25 if name == "friction" else 6  # it has to land first
-    actions = 0.2 * some_actions(env, steps)
-    nothing = play(plain, actions, quiet(plain, steps))
-    calm = play(env, actions, quiet(env, steps))
-    np.testing.assert_allclose(calm[1], nothing[1], rtol=1e-4, atol=1e-5)
-    pushed = play(env, actions, quiet(env, steps) + 1)
-    assert np.abs(pushed[1] - calm[1]).max() > 1e-3
-    threads = play(robot(CHANNELS[name]), actions, quiet(env, steps) + 1)
-    np.testing.assert_allclose(pushed[1][:6], threads[1][:6], rtol=1e-3, atol=1e-4)
+    actions = undisturbed[0][:steps]
+    calm, pushed = (play(env, actions, quiet(env, steps) + w)[1] for w in (0, 1))
+    np.testing.assert_allclose(calm, undisturbed[1][:steps], rtol=1e-4, atol=1e-5)
+    assert np.abs(pushed - calm).max() > 1e-3
+
+
+def test_a_channel_does_the_same_in_both_ways_of_stepping():
+    channels = [CHANNELS[name] for name in ("actions", "state", "force")]
+    channels.append(hf.Parameters(mass=0.3, friction=0.2, damping=0.2, gravity=0.1, gain=0.1))
+    ways = [robot(channels, backend=backend) for backend in ("threads", "sync")]
+    actions = 0.2 * some_actions(ways[0], 4)
+    first, second = (play(env, actions, quiet(env, 4) + 0.5)[1] for env in ways)
+    np.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-4)
 
 
 def test_noise_on_observations_is_seen_and_does_nothing():
@@ -242,6 +252,107 @@ def test_few_copies_are_played_in_rounds():
     np.testing.assert_allclose(turn, np.abs(speed) * 0.05, atol=1e-3)
 
 
+def test_a_long_delay_is_as_long_as_it_says():
+    env = robot()
+    dt = env.facts.machine.dt
+    actions = some_actions(env, 14)
+    zero = quiet(env, 14)
+    late = play(env.with_parameters(delay=10 * dt), actions, zero)[1]
+    before = np.concatenate([np.zeros_like(actions[:10]), actions[:4]])
+    np.testing.assert_allclose(late, play(env, before, zero)[1], rtol=1e-3, atol=1e-4)
+
+
+def test_a_user_s_wrapper_is_not_dropped_for_speed():
+    def make():
+        env = gymnasium.make("holdfast/PointCircle-v0")
+        return gymnasium.wrappers.TransformReward(env, lambda reward: reward + 7)
+
+    env = hf.disturb(make)
+    rewards = play(env, some_actions(env, 2), quiet(env, 2))[2]
+    assert (rewards > 6).all()
+    assert env.most_copies == 256
+    assert not env.is_replayable
+    assert hf.disturb("holdfast/PointCircle-v0").is_replayable
+
+
+@pytest.mark.parametrize("backend", ["threads", "sync"])
+def test_physics_that_goes_astray_shows(backend):
+    """MuJoCo would begin again in its first pose, as if nothing had been."""
+    env = hf.disturb(ROBOT, hf.Force("torso", 1e12), {}, horizon=10, backend=backend)
+    found = play(env, some_actions(env, 8), quiet(env, 8) + 1)
+    assert not np.isfinite(found[1]).all() or found[4].any()
+
+
+def test_what_belongs_to_our_environments_belongs_to_them_however_they_are_stepped():
+    for name, costs, limits, discount in (
+        ("holdfast/PointCircle-v0", ("outside",), (20.0,), 0.995),
+        ("holdfast/HopperVelocity-v0", ("speed",), (25.0,), 0.99),
+        ("holdfast/PointGather-v0", ("bombs",), (0.1,), 0.995),
+    ):
+        for backend in ("auto", "sync"):
+            env = hf.disturb(name, backend=backend)
+            assert (env.cost_names, env.cost_limits) == (costs, limits)
+            assert env.discount == pytest.approx(discount)
+
+
+def test_a_time_limit_is_taken_from_wherever_it_is():
+    made = gymnasium.make("Pendulum-v1", max_episode_steps=50)
+    assert hf.disturb(made, cost={}).horizon == 50
+    inner = gymnasium.make("Pendulum-v1").unwrapped.__class__
+
+    def wrapped():
+        limited = gymnasium.wrappers.TimeLimit(inner(), 7)
+        return gymnasium.wrappers.TransformReward(limited, lambda reward: -reward)
+
+    assert hf.disturb(wrapped, cost={}).horizon == 7
+    assert hf.disturb("holdfast:holdfast/PointCircle-v0").horizon == 200
+
+
+class Counting(gymnasium.Env):
+    """Shows how many steps there were, in one and the same array; cuts itself after five."""
+
+    observation_space = gymnasium.spaces.Box(-100, 100, (1,))
+    action_space = gymnasium.spaces.Discrete(3, start=1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seen = np.zeros(1, np.float32)
+        return self.seen, {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.seen += 1
+        return self.seen, float(action), False, bool(self.seen[0] == 5), {}
+
+
+def grown(step):
+    return float(step.next_observation[0] - step.observation[0])
+
+
+def test_whole_numbers_that_begin_at_one_and_observations_that_change_under_one_s_hands():
+    env = hf.disturb(Counting, cost=grown, horizon=8)
+    actions = np.tile(np.int32([0, 2]), (4, 1))
+    _, seen, rewards, costs, ends = play(env, actions, quiet(env, 4))
+    np.testing.assert_array_equal(rewards, np.tile([1.0, 3.0], (4, 1)))
+    np.testing.assert_array_equal(seen[:, 0, 0], [1, 2, 3, 4])
+    np.testing.assert_array_equal(costs, 1)
+    assert not ends.any()
+    np.testing.assert_array_equal(env.decode(np.array([0, 2])), [1, 3])
+
+
+@pytest.mark.parametrize(("horizon", "end"), [(5, False), (8, True)])
+def test_what_an_environment_cuts_at_the_horizon_is_cut_and_before_it_is_an_end(horizon, end):
+    env = hf.disturb(Counting, cost={}, horizon=horizon)
+    ends = play(env, np.zeros((5, 2), np.int32), quiet(env, 5))[4]
+    np.testing.assert_array_equal(ends, [[False, False]] * 4 + [[end, end]])
+
+
+def test_a_state_that_is_there_only_after_a_reset_can_be_pushed():
+    env = pendulum(hf.States(0.1))
+    calm, pushed = (play(env, some_actions(env, 3), quiet(env, 3) + w)[1] for w in (0, 1))
+    assert np.abs(calm - pushed).max() > 0.01
+
+
 def refused(error, words, make):
     with pytest.raises(error, match=words):
         make()
@@ -283,6 +394,21 @@ def test_wrong_use_gets_a_sentence():
         ),
         "channel: Actions is given twice": lambda: pendulum([hf.Actions(0.1), hf.Actions(0.2)]),
         "channel: expected a scale over 0 for one of mass, friction": hf.Parameters,
+        "wheight: not a physical parameter; there are mass, friction": lambda: hf.Parameters(
+            wheight=0.3
+        ),
+        "mass: expected a number over 0, got 0": lambda: robot().with_parameters(mass=0),
+        "delay: expected a number of at least 0, got -1": lambda: robot().with_parameters(delay=-1),
+        "gravity: cannot be changed in holdfast/PointCircle-v0": lambda: hf.disturb(
+            "holdfast/PointCircle-v0", hf.Parameters(gravity=0.3)
+        ),
+        "chanel: Pendulum-v1 cannot be made with": lambda: pendulum(chanel=3),
+        "cost: 'two' of Hopper-v5 is .*; expected one number": lambda: hf.disturb(
+            ROBOT, cost={"two": lambda step: np.zeros(2)}
+        ),
+        "environment: the first cost of Pendulum-v1 is not finite": lambda: hf.disturb(
+            "Pendulum-v1", cost=lambda step: float("nan")
+        ),
         "per: expected 'episode' or 'step', got 'day'": lambda: hf.Parameters(mass=1, per="day"),
         "channel: expected one of actions, .* first, got 'wind 3'": lambda: from_text(["wind 3"]),
         "channel: 'force torso' does not fit force, which takes body, std": lambda: from_text(

@@ -1,8 +1,10 @@
 """Training, stress and resumption with an environment outside JAX."""
 
+import contextlib
 import os
 import re
 import signal
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -38,6 +40,23 @@ def pendulum(**options):
     return hf.disturb("Pendulum-v1", hf.Actions(0.2), spinning, horizon=30, **options)
 
 
+def children():
+    """Processes that this one has started and that still run."""
+    own = str(os.getpid())
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            _, _, rest = stat.read_text().rpartition(")")
+            state, parent, *_ = rest.split()
+            if parent == own and state != "Z" and "workers" in _command(stat):
+                found.append(stat)
+    return found
+
+
+def _command(stat):
+    return (stat.parent / "cmdline").read_text()
+
+
 def parameters(agent):
     return np.concatenate([np.ravel(leaf) for leaf in agent.policy.network.weights])
 
@@ -55,6 +74,7 @@ def trained(env):
 def test_a_seed_repeats_a_run_and_worker_processes_change_nothing(trained, env):
     again = hf.train(pendulum(workers=2), "rcpo", iterations=2, **QUICK, **ROBUST)
     np.testing.assert_array_equal(parameters(trained), parameters(again))
+    assert not children()  # they are started again when they are needed
     other = hf.train(env, "rcpo", iterations=2, seed=1, **QUICK, **ROBUST)
     assert not np.array_equal(parameters(trained), parameters(other))
 
@@ -62,6 +82,8 @@ def test_a_seed_repeats_a_run_and_worker_processes_change_nothing(trained, env):
 def test_stress_outside_jax_is_short_unless_asked(trained):
     found = hf.stress(trained, episodes=4, delay=[0.0, 2.0])
     assert [row.label for row in found.rows] == ["nominal", "delay = 0", "delay = 2"]
+    with pytest.raises(ValueError, match="delay: expected a number of at least 0, got -1"):
+        hf.stress(trained, delay=[-1.0])
     attacked = hf.stress(trained, episodes=4, updates=1, noise=None, action_noise=None)
     assert [row.kind for row in attacked.rows] == ["nominal", "attack", "attack"]
     assert [row.level for row in attacked.rows] == [0.0, 0.2, 0.2]
@@ -94,7 +116,7 @@ def test_a_failure_is_told_whole_and_the_run_goes_on_from_its_checkpoint(
         train(tmp_path / "broken")
     message = str(caught.value)
     assert re.search(words, message)
-    assert f"the checkpoint of iteration 2 in {tmp_path / 'broken'} stands" in message
+    assert f"the checkpoint of iteration 3 in {tmp_path / 'broken'} stands" in message
     if how == "raise":
         assert "in step" in message  # the traceback, down to the line
     flag.unlink()
@@ -118,6 +140,24 @@ def test_nature_can_look_ahead_in_mujoco():
     tilted = {"kernel": "tilted", "candidates": 4, "batch_size": 20, "updates": 1}
     agent = hf.train(env, "rcpo", iterations=1, radius=0.5, adversary=tilted, **QUICK)
     assert np.isfinite(parameters(agent)).all()
+
+
+def test_without_a_radius_and_a_channel_rcpo_is_pcpo():
+    env = hf.disturb("Pendulum-v1", cost=spinning, horizon=10)
+    agent = hf.train(env, "rcpo", iterations=1, **{**QUICK, "batch_size": 40})
+    assert np.isfinite(parameters(agent)).all()
+    with pytest.raises(ValueError, match="radius: nothing of Pendulum-v1 can be disturbed"):
+        hf.stress(agent, radii=[0.1], episodes=2)
+
+
+def test_an_environment_s_options_are_part_of_its_run(tmp_path):
+    def train(gravity):
+        env = hf.disturb("Pendulum-v1", cost=spinning, horizon=10, g=gravity)
+        return hf.train(env, "trpo", iterations=1, out=tmp_path, **{**QUICK, "batch_size": 40})
+
+    train(9.0)
+    with pytest.raises(ValueError, match=r"environment\.gymnasium\.options\.g 9\.0"):
+        train(1.0)
 
 
 def test_discrete_actions_and_dictionaries():

@@ -72,7 +72,6 @@ GAUSSIAN = {
         ("gambler", CATEGORICAL, 0.9, 1.0),
         ("n-chain", CATEGORICAL, 0.9, 1.0),
         ("gambler", TILTED, 0.9, 1.0),
-        ("n-chain", TILTED, 0.9, 1.0),
         ("gambler", GAUSSIAN, 0.7, 0.95),
     ],
 )

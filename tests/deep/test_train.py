@@ -400,7 +400,7 @@ def test_arguments_that_cannot_be_used_are_named_before_any_work(arguments, mess
 
 
 def test_what_is_no_environment_is_a_type_error():
-    with pytest.raises(TypeError, match="environment: expected a name, a RobustCMDP or an Env"):
+    with pytest.raises(TypeError, match="environment: expected a name, a RobustCMDP, an Env"):
         hf.train(3)
 
 

@@ -77,10 +77,10 @@ def test_differences_name_both_values():
     assert changed.differences(PAPER["gambler"]) == {"seeds": (1, 5)}
 
 
-def test_the_configuration_needs_neither_jax_nor_numpy():
+def test_the_configuration_needs_neither_jax_nor_scipy():
     code = (
         "import sys, holdfast.experiments; "
-        "print([m for m in ('jax', 'numpy', 'matplotlib') if m in sys.modules])"
+        "print([m for m in ('jax', 'scipy', 'matplotlib') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

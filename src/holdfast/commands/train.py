@@ -79,7 +79,7 @@ something was not a finite number, 2 bad input, 130 interrupted."""
     ] = ()
     """What nature disturbs in a Gymnasium environment, and how far: "parameters mass=0.3 friction=0.3",
     "actions 0.1", "observations 0.05", "force torso 20"."""
-    cost: Annotated[str, arg(metavar="KEY", help_behavior_hint="(default: cost or costs)")] = ""
+    cost: Annotated[str, arg(metavar="KEY", help_behavior_hint="(default: cost)")] = ""
     """What a Gymnasium environment calls its cost in info."""
     speed_limit: Annotated[float | None, arg(metavar="V", help_behavior_hint="(default: none)")] = (
         None

@@ -161,7 +161,7 @@ def _by_score(
         ratio = jnp.exp(changed.log_density(x, log_nominal, drawn) - before)
         near = jnp.clip(ratio, 1 - settings.clip, 1 + settings.clip)
         each = jnp.maximum(ratio * units, near * units) + changed.excess(x, log_nominal) ** 2
-        return (weight * each).sum() / weight.sum()
+        return (weight * each).sum() / jnp.maximum(weight.sum(), 1e-9)
 
     data = (inputs, batch.log_nominal, batch.disturbances, old, units, weights)
     return _descend(nature, loss, data, settings)
@@ -204,7 +204,7 @@ def _pathwise(
 
         each = jax.vmap(jax.vmap(expected))(states, actions, x, log_nominal, time, key)
         each = each / unit + changed.excess(x, log_nominal) ** 2
-        return (weight * each).sum() / weight.sum()
+        return (weight * each).sum() / jnp.maximum(weight.sum(), 1e-9)
 
     data = (
         batch.states,

@@ -130,13 +130,18 @@ class Agent:
         if arrays.std is None:
             if generator is not None and not deterministic:
                 outputs = outputs + generator.gumbel(size=outputs.shape)
-            return outputs.argmax(axis=-1)
+            return self._decoded(outputs.argmax(axis=-1))
         if generator is not None and not deterministic:
             outputs = outputs + arrays.std * generator.standard_normal(outputs.shape, np.float32)
-        if arrays.box is None:
-            return outputs
-        low, high, middle, half = arrays.box
-        return np.minimum(np.maximum(middle + half * outputs, low), high)
+        if arrays.box is not None:
+            low, high, middle, half = arrays.box
+            outputs = np.minimum(np.maximum(middle + half * outputs, low), high)
+        return self._decoded(outputs)
+
+    def _decoded(self, actions: np.ndarray) -> np.ndarray:
+        """Actions as the environment takes them, where it says how that is."""
+        decode = getattr(self.environment, "decode", None)
+        return actions if decode is None else decode(actions)
 
     def _vector(self, observation: Any) -> np.ndarray:
         """An observation as the policy takes it, or rows of them."""

@@ -340,6 +340,19 @@ class _Wrapped(Environment):
         """The inner one's."""
         return self.inner.step_rows(states, actions, disturbances)
 
+    @property
+    def failure(self) -> BaseException | None:
+        """The inner one's."""
+        return self.inner.failure
+
+    def forget_failure(self) -> None:
+        """The inner one's."""
+        self.inner.forget_failure()
+
+    def close(self) -> None:
+        """The inner one's."""
+        self.inner.close()
+
     def listens(self, state: State) -> Bool[Array, ""]:
         """The inner one's."""
         return self.inner.listens(state)

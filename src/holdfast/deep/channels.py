@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from holdfast.deep.environment import Box, Discrete
 from holdfast.deep.hosts.layout import PARAMETERS
@@ -46,6 +46,8 @@ class Machine:
 
 def _scale(name: str, value: object) -> Scale:
     """A finite number of at least zero, or several of them."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, str):
         each = tuple(_scale(name, v) for v in value)
         if not each:
@@ -224,6 +226,15 @@ class Parameters(_Channel):
     gain: float = 0.0
     delay: float = 0.0
     per: Literal["episode", "step"] = "episode"
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        """Refuses a name that is none of these, with those that there are."""
+        del args
+        for name in given:
+            if name not in (*PARAMETERS, DELAY, "per"):
+                known = ", ".join((*PARAMETERS, DELAY))
+                raise ValueError(f"{name}: not a physical parameter; there are {known}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name in (*PARAMETERS, DELAY):

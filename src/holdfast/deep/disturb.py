@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from holdfast.deep.environment import Box, Discrete
 from holdfast.deep.gymnasium_bridge import Facts, Hosted
 from holdfast.deep.hosts.costs import Costs, GivenCost
 from holdfast.deep.hosts.layout import Layout
+from holdfast.deep.hosts.making import made, maker, name_of, own_facts, spec_of, task_of, time_limit
 
 if TYPE_CHECKING:
     import gymnasium
@@ -87,6 +89,8 @@ def disturb(
     """
     import gymnasium
 
+    from holdfast.deep.hosts.wrapper import Untimed
+
     channels = channels_of(channel)
     if backend not in BACKENDS:
         raise ValueError(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
@@ -98,34 +102,44 @@ def disturb(
         check_whole_number("copies", copies, least=1)
     if discount is not None and not 0 <= discount < 1:
         raise ValueError(f"discount: expected a number in [0, 1), got {discount!r}")
-    make, spec = _maker(environment, options)
-    probe = make()
+    make, spec = maker(environment, options)
+    probe = made(make, environment, options)
     try:
-        name = _name(probe, spec)
-        steps = horizon or _time_limit(probe)
+        name = name_of(probe, spec)
+        steps = horizon or time_limit(probe)
         if steps is None:
             raise ValueError(f"horizon: {name} has no time limit of its own; pass horizon=")
-        found = None if backend in ("sync", "async") else _task(probe)
-        if found is None and backend == "threads":
+        task, own = task_of(probe), own_facts(probe)
+        if task is None and backend == "threads":
             raise ValueError(f"backend: {name} is not a task that MuJoCo's threads can step")
         costs = Costs.resolve(cost, name)
-        if found is not None:
-            host, machine, layout, limits = _threaded(found, name, channels, cost, costs, workers)
+        if cost is None and own is not None and len(own.cost_names) == 1:
+            costs = dataclasses.replace(costs, sources={own.cost_names[0]: "cost"})
+        if task is not None and backend in ("auto", "threads"):
+            host, machine, layout = _threaded(task, name, channels, cost, costs, workers)
         else:
             several = backend == "async" or (backend == "auto" and workers is not None)
             host, machine, layout = _pooled(
-                make, probe, name, channels, costs, workers if several else 0, several
+                Untimed(make, int(steps)), name, channels, costs, workers if several else 0, several
             )
-            limits = None
+        given = own if cost is None else None
+        limits = None if given is None else given.cost_limits
         if discount is None:
-            discount = _DISCOUNT if found is None else found.discount
-        discount = float(discount)
-        space = probe.observation_space
+            discount = None if own is None else own.discount
+        discount = _DISCOUNT if discount is None else float(discount)
+        space, actions = probe.observation_space, probe.action_space
     finally:
         probe.close()
 
     def encode(observation: Any) -> np.ndarray:
         return np.asarray(gymnasium.spaces.flatten(space, observation), np.float32)
+
+    def decode(action: np.ndarray) -> np.ndarray:
+        if isinstance(actions, gymnasium.spaces.Discrete):
+            return action + actions.start
+        if np.issubdtype(actions.dtype, np.integer):
+            action = np.rint(action)
+        return action.reshape(*action.shape[:-1], *actions.shape).astype(actions.dtype)
 
     def view(render_mode: str) -> gymnasium.Env:
         if spec is None:
@@ -142,15 +156,16 @@ def disturb(
             discount=discount,
             cost_limits=limits,
             most_copies=copies or _COPIES,
-            recipe=_recipe(spec, costs, int(steps), discount),
+            recipe=_recipe(spec, costs, int(steps), discount, copies or _COPIES),
             encode=encode,
+            decode=decode,
             view=view,
         )
     )
 
 
 def is_gymnasium(given: object) -> bool:
-    """Whether it is an environment of Gymnasium's, its registered id, or a function: for `disturb`."""
+    """Whether it is an environment of Gymnasium's or a registered id."""
     try:
         import gymnasium
     except ImportError:
@@ -158,8 +173,8 @@ def is_gymnasium(given: object) -> bool:
     if not isinstance(given, str):
         return isinstance(given, gymnasium.Env)
     try:
-        gymnasium.spec(given)
-    except gymnasium.error.Error:
+        spec_of(given)
+    except (gymnasium.error.Error, ImportError):
         return False
     return True
 
@@ -177,81 +192,13 @@ def from_recipe(description: Mapping[str, Any]) -> Hosted | None:
             None if costs.is_default else dict(costs.sources),
             horizon=recipe["horizon"],
             discount=recipe["discount"],
+            copies=recipe["copies"],
             **recipe["options"],
         )
         env = env.with_parameters(**description["fixed"])
     except (TypeError, ValueError, KeyError, ImportError):
         return None
     return env if json.loads(json.dumps(env.description())) == dict(description) else None
-
-
-def _maker(
-    environment: Any, options: dict[str, Any]
-) -> tuple[Callable[[], gymnasium.Env], dict[str, Any] | None]:
-    """What makes copies; and the id and options where there are any."""
-    import gymnasium
-
-    if isinstance(environment, gymnasium.Env):
-        if environment.spec is None:
-            raise ValueError(
-                "environment: copies are needed, and this one was not made by gymnasium.make; pass a "
-                "function that makes it"
-            )
-        wrappers = getattr(environment.spec, "additional_wrappers", ())
-        if wrappers:
-            raise ValueError(
-                "environment: copies are needed, and this one is wrapped; pass a function that makes "
-                "and wraps it"
-            )
-        made = dict(environment.spec.kwargs)
-        made.pop("render_mode", None)
-        environment, options = environment.spec.id, {**made, **options}
-    if isinstance(environment, str):
-        try:
-            spec = gymnasium.spec(environment)
-        except gymnasium.error.Error as error:
-            raise ValueError(f"environment: {error}") from error
-
-        # By its entry rather than its id: a worker process may not have registered it.
-        def make() -> gymnasium.Env:
-            return gymnasium.make(spec, disable_env_checker=True, **options)
-
-        return make, {"id": environment, "options": dict(options)}
-    if not callable(environment):
-        raise TypeError(
-            "environment: expected an id, a Gymnasium environment or a function that makes one, "
-            f"got {type(environment).__name__}"
-        )
-    if options:
-        raise ValueError(f"{next(iter(options))}: options are for an id, not for a function")
-    return environment, None
-
-
-def _name(env: gymnasium.Env, spec: dict[str, Any] | None) -> str:
-    if spec is not None:
-        return str(spec["id"])
-    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-
-
-def _time_limit(env: gymnasium.Env) -> int | None:
-    if env.spec is not None and env.spec.max_episode_steps is not None:
-        return int(env.spec.max_episode_steps)
-    found = getattr(env, "_max_episode_steps", None)
-    return None if found is None else int(found)
-
-
-def _task(env: gymnasium.Env) -> Task | None:
-    """The task of an environment that MuJoCo's threads can step."""
-    try:
-        import mujoco  # noqa: F401
-    except ImportError:
-        return None
-    from holdfast.environments.mujoco.locomotion import task_of
-    from holdfast.environments.mujoco.task_env import TaskEnv
-
-    if isinstance(env.unwrapped, TaskEnv):
-        return env.unwrapped.task
-    return task_of(env)
 
 
 def _layout(machine: Machine, channels: tuple[Channel, ...]) -> Layout:
@@ -271,7 +218,7 @@ def _threaded(
     cost: GivenCost,
     costs: Costs,
     workers: int | None,
-) -> tuple[Any, Machine, Layout, tuple[float, ...] | None]:
+) -> tuple[Any, Machine, Layout]:
     from holdfast.deep.hosts.physics import Physics, body_names
     from holdfast.deep.hosts.threads import ThreadHost
 
@@ -296,8 +243,15 @@ def _threaded(
         quiet = np.zeros((1, model.nu), np.float32)
         nominal = np.zeros((1, layout.size), np.float32)
         nominal[:, layout.of_parameters] = 1
-        host.step(first.place, quiet, nominal, np.zeros(1, bool))
-    return host, machine, layout, task.cost_limits if own else None
+        tried = host.step(first.place, quiet, nominal, np.zeros(1, bool))
+        _check_finite(name, tried.observations, tried.rewards, tried.costs)
+    return host, machine, layout
+
+
+def _check_finite(name: str, observation: Any, reward: Any, costs: Any) -> None:
+    for what, value in (("observation", observation), ("reward", reward), ("cost", costs)):
+        if not np.isfinite(value).all():
+            raise ValueError(f"environment: the first {what} of {name} is not finite: {value}")
 
 
 def _machine(env: Any, name: str) -> Machine:
@@ -319,8 +273,7 @@ def _machine(env: Any, name: str) -> Machine:
 
 
 def _pooled(
-    make: Callable[[], gymnasium.Env],
-    probe: gymnasium.Env,
+    bare: Callable[[], gymnasium.Env],
     name: str,
     channels: tuple[Channel, ...],
     costs: Costs,
@@ -329,16 +282,21 @@ def _pooled(
 ) -> tuple[Any, Machine, Layout]:
     from holdfast.deep.hosts.pool_host import PoolHost
     from holdfast.deep.hosts.pools import AsyncPool, SyncPool
-    from holdfast.deep.hosts.wrapper import Disturbed, Untimed
+    from holdfast.deep.hosts.wrapper import Disturbed
 
-    machine = _machine(Disturbed(probe, Layout(), costs), name)
+    env = bare()
+    machine = _machine(Disturbed(env, Layout(), costs), name)
     layout = _layout(machine, channels)
-    one = Disturbed(probe, layout, costs)
+    one = Disturbed(env, layout, costs)
     one.reset(seed=0)
-    one.action_space.seed(0)
-    one.step(one.action_space.sample())  # a cost that is not there is noticed here
-
-    bare = Untimed(make)
+    first: Any = 0
+    if isinstance(machine.actions, Box):
+        low, high = np.array(machine.actions.low), np.array(machine.actions.high)
+        first = np.clip(np.zeros_like(low), low, high)
+    # A cost that is not there is noticed here.
+    seen, reward, _, _, info = one.step(first)
+    one.close()
+    _check_finite(name, seen, reward, info["costs"])
 
     def open_pool() -> Any:
         if several:
@@ -351,14 +309,15 @@ def _pooled(
 
 
 def _recipe(
-    spec: dict[str, Any] | None, costs: Costs, horizon: int, discount: float
+    spec: dict[str, Any] | None, costs: Costs, horizon: int, discount: float, copies: int
 ) -> dict[str, Any]:
     """What makes the same environment again; or as much of it as can be written down."""
-    found = {"cost": costs.describe(), "horizon": horizon, "discount": discount}
-    if spec is None or not costs.is_rebuildable:
-        return {**found, "id": None if spec is None else spec["id"], "rebuildable": False}
+    found = {"cost": costs.describe(), "horizon": horizon, "discount": discount, "copies": copies}
+    if spec is None:
+        return {**found, "id": None, "rebuildable": False}
     try:
         json.dumps(spec["options"], allow_nan=False)
     except (TypeError, ValueError):
-        return {**found, "id": spec["id"], "rebuildable": False}
-    return {**found, **spec, "rebuildable": True}
+        options = {name: repr(value) for name, value in spec["options"].items()}
+        return {**found, "id": spec["id"], "options": options, "rebuildable": False}
+    return {**found, **spec, "rebuildable": costs.is_rebuildable}

@@ -163,6 +163,14 @@ class Environment(eqx.Module):
         """What went wrong outside JAX, if anything did."""
         return None
 
+    def forget_failure(self) -> None:
+        """What went wrong has been told."""
+        return
+
+    def close(self) -> None:
+        """Ends what runs outside JAX, until it is needed again."""
+        return
+
     @property
     def most_copies(self) -> int | None:
         """How many episodes may run side by side; None for any number."""

@@ -301,8 +301,10 @@ class Player:
             seen = spaces.flatten(self._space, seen)
         action = self.agent.predict(seen, self.deterministic, generator=self._generator)
         space = self.env.action_space
+        decoded = hasattr(self.agent.environment, "decode")
         if isinstance(space, spaces.Discrete):
-            return int(action) + int(space.start)
+            return int(action) + (0 if decoded else int(space.start))
+        action = np.rint(action) if np.issubdtype(space.dtype, np.integer) else action
         return action.reshape(space.shape).astype(space.dtype)
 
 

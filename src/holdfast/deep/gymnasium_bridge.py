@@ -28,9 +28,6 @@ from holdfast.deep.hosts.asking import ask
 from holdfast.deep.hosts.host import Host, Reply
 from holdfast.deep.hosts.layout import Layout
 
-# Actions that are remembered for a delay: beyond them, the oldest one counts.
-_REMEMBERED = 8
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Facts:
@@ -47,6 +44,7 @@ class Facts:
         most_copies: side by side; None for any number.
         recipe: what makes the same environment again, as JSON can hold it; None where nothing does.
         encode: an observation as the environment gives it, as the policy sees it.
+        decode: an action of the policy, as the environment takes it.
         view: makes a plain Gymnasium environment with pictures.
         failures: what the host raised; a program says only that something did.
     """
@@ -61,6 +59,7 @@ class Facts:
     most_copies: int | None
     recipe: dict[str, Any]
     encode: Callable[[Any], np.ndarray]
+    decode: Callable[[np.ndarray], np.ndarray]
     view: Callable[[str], Any]
     failures: list[BaseException] = dataclasses.field(default_factory=list)
 
@@ -89,13 +88,10 @@ class Facts:
         """Whether parameters stay as they were drawn with the first step."""
         return any(isinstance(c, Parameters) and c.per == "episode" for c in self.channels)
 
-    @property
-    def remembered(self) -> int:
-        """How many past actions are kept for a delay."""
-        if not isinstance(self.machine.actions, Box):
-            return 0
-        longest = 3 * self.drawn.get(DELAY, 0.0) / (self.machine.dt or 1.0)
-        return max(_REMEMBERED, math.ceil(longest))
+    def remembered(self, delay: float) -> int:
+        """How many past actions are kept for a delay that is drawn or, if longer, set."""
+        longest = max(4 * self.drawn.get(DELAY, 0.0), delay)
+        return math.ceil(longest / (self.machine.dt or 1.0)) + 2 if longest > 0 else 0
 
 
 class HostedState(NamedTuple):
@@ -130,14 +126,14 @@ class Hosted(Environment):
     values: dict[str, Float[Array, ""]]
     fixed: dict[str, Float[Array, ""]]
     facts: Facts = eqx.field(static=True)
-    is_late: bool = eqx.field(static=True)
+    remembered: int = eqx.field(static=True)
 
     def __init__(self, facts: Facts, **changes: Float[Array, ""]) -> None:
         nominal = {name: 0.0 if name == DELAY else 1.0 for name in facts.machine.parameters}
         self.facts = facts
         self.values = {k: jnp.asarray(changes.get(k, v)) for k, v in nominal.items()}
         self.fixed = {name: jnp.asarray(float(name in changes)) for name in nominal}
-        self.is_late = DELAY in facts.drawn or DELAY in changes
+        self.remembered = facts.remembered(float(changes.get(DELAY, 0.0)))
 
     @property
     def name(self) -> str:
@@ -171,8 +167,8 @@ class Hosted(Environment):
 
     @property
     def _on_its_way(self) -> int:
-        space, facts = self.action_space, self.facts
-        return facts.remembered * space.size if self.is_late and isinstance(space, Box) else 0
+        space = self.action_space
+        return self.remembered * space.size if isinstance(space, Box) else 0
 
     @property
     def action_space(self) -> Box | Discrete:
@@ -235,12 +231,13 @@ class Hosted(Environment):
         """The same environment with other physics; what is set is no longer drawn.
 
         Raises:
-            ValueError: there is no parameter of that name.
+            ValueError: there is no parameter of that name, or it cannot have that value.
         """
         for name in changes:
             if name not in self.values:
                 known = ", ".join(self.values) or "none"
                 raise ValueError(f"{name}: not a parameter of {self.name}, which has {known}")
+            _check_value(name, changes[name])
         before = {name: self.values[name] for name in self.values if float(self.fixed[name])}
         after = {name: jnp.asarray(value, jnp.float32) for name, value in changes.items()}
         return type(self)(self.facts, **{**before, **after})
@@ -258,6 +255,19 @@ class Hosted(Environment):
     def encode(self, observation: Any) -> np.ndarray:
         """An observation as the environment gives it, as the policy sees it."""
         return self.facts.encode(observation)
+
+    def forget_failure(self) -> None:
+        """What went wrong has been told."""
+        self.facts.failures.clear()
+
+    def decode(self, action: np.ndarray) -> np.ndarray:
+        """Actions of the policy in the form in which the environment takes them."""
+        return self.facts.decode(action)
+
+    def close(self) -> None:
+        """Ends worker processes; they are started again when they are needed."""
+        if not self.facts.host.is_replayable:
+            self.facts.host.close()
 
     def viewable(self, render_mode: str) -> Any:
         """A plain Gymnasium environment of the same kind, with pictures."""
@@ -292,8 +302,8 @@ class Hosted(Environment):
     @property
     def _at_rest(self) -> Float[Array, "remembered action"]:
         """What was done before the first step: the middle of the action space, or nothing."""
-        space, count = self.action_space, self.facts.remembered
-        if not isinstance(space, Box) or not self.is_late:
+        space, count = self.action_space, self.remembered
+        if not isinstance(space, Box) or not count:
             return jnp.zeros((0, 0))
         low, high = np.asarray(space.low), np.asarray(space.high)
         middle = (low + high) / 2 if space.is_bounded else np.zeros(space.size)
@@ -318,9 +328,8 @@ class Hosted(Environment):
         space = self.action_space
         past = states.past
         if isinstance(space, Box):
-            if space.is_bounded:
-                actions = jnp.clip(actions, jnp.asarray(space.low), jnp.asarray(space.high))
-            if self.is_late:
+            actions = jnp.clip(actions, jnp.asarray(space.low), jnp.asarray(space.high))
+            if self.remembered:
                 past = jnp.concatenate([actions[:, None], past[:, :-1]], axis=1)
                 actions = self._delayed(past, drawn)
         commands = jnp.concatenate([*pushes, self._factors(drawn)], axis=1)
@@ -389,3 +398,11 @@ class Hosted(Environment):
     def _ask(self, function: Callable[..., Reply], *arrays: Array) -> Any:
         facts = self.facts
         return ask(facts.host, function, facts.failures, self.observation_size, *arrays)
+
+
+def _check_value(name: str, value: float) -> None:
+    """Refuses what no machine has."""
+    least = {"gravity": -math.inf}.get(name, 0.0)
+    if not (math.isfinite(value) and value >= least) or (name == "mass" and value == 0):
+        wanted = "over 0" if name == "mass" else "of at least 0" if least == 0 else "that is finite"
+        raise ValueError(f"{name}: expected a number {wanted}, got {value!r}")

@@ -48,6 +48,7 @@ def host_failure(env: Environment, error: Exception, kept: str = "") -> Exceptio
     failure = env.failure
     if failure is None:
         return error
+    env.forget_failure()
     text = "".join(traceback.format_exception(failure)).rstrip()
     return TrainingError(f"{env.name} failed{kept}:\n{text}")
 
@@ -80,7 +81,11 @@ class Run:
                 f"radius: {algorithm} trusts the simulator and has no use for radius "
                 f"{settings.radius}; rcpo has"
             )
-        _check_disturbed(env, settings)
+        check_disturbed(env, settings.radius)
+        if env.is_hosted and settings.adversary.gradient == "pathwise":
+            raise ValueError(
+                f"gradient: {env.name} is stepped outside JAX and has no derivatives; use 'score'"
+            )
         plan = Plan.create(env, settings, robust=module.ROBUST, constrained=module.CONSTRAINED)
         check_environment(env)
         run = cls(env, algorithm, plan, seeds, _described(env, algorithm, plan, seeds))
@@ -93,6 +98,12 @@ class Run:
 
     def train(self, out: Path | None, callback: Callback | None = None) -> list[Agent]:
         """Runs the iterations that are missing and gives the agents."""
+        try:
+            return self._train(out, callback)
+        finally:
+            self.env.close()
+
+    def _train(self, out: Path | None, callback: Callback | None) -> list[Agent]:
         if out is None:
             return self._agents(self._advance(self._first(), 0, callback))
         if out.exists() and not out.is_dir():
@@ -260,19 +271,19 @@ class Run:
         ]
 
 
-def _check_disturbed(env: Environment, settings: Settings) -> None:
-    """Refuses what a simulator outside JAX cannot do."""
+def check_disturbed(env: Environment, radius: float) -> None:
+    """Refuses a radius, or a device, that is of no use to a simulator outside JAX.
+
+    Raises:
+        ValueError: nothing can be disturbed, or it cannot be stepped from this device.
+    """
     if not env.is_hosted:
         return
     noise = env.disturbance
-    if settings.radius > 0 and isinstance(noise, GaussianNoise) and not any(noise.scale):
+    if radius > 0 and isinstance(noise, GaussianNoise) and not any(noise.scale):
         raise ValueError(
-            f"radius: nothing of {env.name} can be disturbed within {settings.radius}; say where it "
+            f"radius: nothing of {env.name} can be disturbed within {radius:g}; say where it "
             "enters, as in hf.disturb(…, channel=hf.Parameters(mass=0.3))"
-        )
-    if settings.adversary.gradient == "pathwise":
-        raise ValueError(
-            f"gradient: {env.name} is stepped outside JAX and has no derivatives; use 'score'"
         )
     if not env.is_replayable and jax.default_backend() != "cpu":
         raise ValueError(

@@ -16,7 +16,7 @@ from holdfast.deep.attack import Frozen, played_length
 from holdfast.deep.configuration import AdversarySettings
 from holdfast.deep.environment import Environment, GaussianNoise
 from holdfast.deep.learner import Plan
-from holdfast.deep.loop import host_failure
+from holdfast.deep.loop import check_disturbed, host_failure
 from holdfast.deep.stress_bench import Bench, Callback, Tests, rows_of
 from holdfast.deep.stress_result import Stress
 
@@ -121,6 +121,7 @@ def stress(
     check_whole_number("seed", seed, least=0)
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence!r}")
+    check_disturbed(env, max(tests.radii, default=0.0))
     kinds = _kinds(env, kernels, updates)
     frozen, limits = zip(*(frozen_agent(each, env, deterministic) for each in given), strict=True)
     if len(set(limits)) > 1:
@@ -130,6 +131,8 @@ def stress(
         found = [bench.measure(each, i) for i, each in enumerate(frozen)]
     except jax.errors.JaxRuntimeError as error:
         raise host_failure(env, error) from None
+    finally:
+        env.close()
     return Stress(
         agents=_labels(given),
         cost_names=env.cost_names,

@@ -71,7 +71,10 @@ class Tests:
                 raise ValueError(
                     f"{name}: not a parameter of {env.name}, which has {', '.join(known) or 'none'}"
                 )
-            tried += [(name, value) for value in _levels(name, values, least=-math.inf)]
+            levels = _levels(name, values, least=-math.inf)
+            for level in levels:
+                env.with_parameters(**{name: level})  # what no machine has is refused here
+            tried += [(name, level) for level in levels]
         return cls(
             radii=tuple(r for r in _levels("radii", radii) if r > 0),
             noise=_levels("noise", noise),

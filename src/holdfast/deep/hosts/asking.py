@@ -51,7 +51,9 @@ def ask(
         # A program that is mapped over seeds has further leading axes.
         lead = bits.shape[:-2]
         try:
-            reply = function(*_unpacked(bits.reshape(-1, bits.shape[-1]), kinds))
+            # What is too large or no number is found in the batch, and told with the step it was in.
+            with np.errstate(over="ignore", invalid="ignore"):
+                reply = function(*_unpacked(bits.reshape(-1, bits.shape[-1]), kinds))
         except BaseException as error:
             failures.append(error)
             raise

@@ -174,17 +174,22 @@ class Costs:
                 value = self._speed_cost(source, transition, transition.info)
             else:
                 value = source(transition)
-            if isinstance(value, float):
-                found[i] = value
-                continue
-            number = np.asarray(value, np.float64)
-            if number.size != 1:
-                raise ValueError(
-                    f"cost: {name!r} of {self.environment} is an array of shape {number.shape}; "
-                    "expected one number"
-                )
-            found[i] = number.item()
+            found[i] = self._number(name, value)
         return found
+
+    def _number(self, name: str, value: Any) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            number = np.asarray(value, np.float64)
+        except (TypeError, ValueError):
+            number = np.zeros(0)
+        if number.size != 1 or value is None:
+            shown = f"an array of shape {number.shape}" if number.size > 1 else repr(value)
+            raise ValueError(
+                f"cost: {name!r} of {self.environment} is {shown}; expected one number"
+            )
+        return float(number.item())
 
     def of_rows(self, transitions: Transition) -> Float[np.ndarray, "rows costs"]:
         """The costs of many steps, whose fields and entries of `info` have a row for each.
@@ -194,7 +199,7 @@ class Costs:
         """
         rows, info = len(transitions.reward), transitions.info
         found = np.empty((rows, len(self.sources)))
-        for i, source in enumerate(self.sources.values()):
+        for i, (name, source) in enumerate(self.sources.items()):
             if isinstance(source, str):
                 found[:, i] = self._entry(info, source)
             elif isinstance(source, SpeedLimit):
@@ -207,7 +212,7 @@ class Costs:
                         if field != "info"
                     }
                     one = {key: entry[row] for key, entry in info.items()}
-                    found[row, i] = source(Transition(**fields, info=one))
+                    found[row, i] = self._number(name, source(Transition(**fields, info=one)))
         return found
 
     def _entry(self, info: Mapping[str, Any], key: str) -> Any:

@@ -29,23 +29,23 @@ class Reply(NamedTuple):
 
 
 class Host(Protocol):
-    """Copies of one environment.
-
-    Attributes:
-        is_replayable: whether a step can be taken again from a place of before.
-        place_size: how many numbers a place has.
-        feature_size: how many numbers `Reply.features` has.
-        cost_names: the costs, in the order of `Reply.costs`.
-    """
+    """Copies of one environment."""
 
     @property
-    def is_replayable(self) -> bool: ...  # noqa: D102
+    def is_replayable(self) -> bool:
+        """Whether a step can be taken again from a place of before."""
+
     @property
-    def place_size(self) -> int: ...  # noqa: D102
+    def place_size(self) -> int:
+        """How many numbers a place has."""
+
     @property
-    def feature_size(self) -> int: ...  # noqa: D102
+    def feature_size(self) -> int:
+        """How many numbers `Reply.features` has."""
+
     @property
-    def cost_names(self) -> tuple[str, ...]: ...  # noqa: D102
+    def cost_names(self) -> tuple[str, ...]:
+        """The costs, in the order of `Reply.costs`."""
 
     def reset(self, seeds: UInt32[np.ndarray, " rows"]) -> Reply:
         """As many beginnings as seeds."""

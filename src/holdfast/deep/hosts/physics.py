@@ -195,6 +195,20 @@ def _acted_on(model: mujoco.MjModel, name: str) -> list[np.ndarray]:
     return _strengths(model)
 
 
+def _falls(model: mujoco.MjModel) -> bool:
+    """Whether gravity pulls at a joint in some position: what moves in a plane does not fall."""
+    import mujoco
+
+    data, generator = mujoco.MjData(model), np.random.default_rng(0)
+    for _ in range(3):
+        mujoco.mj_integratePos(model, data.qpos, generator.standard_normal(model.nv), 1.0)
+        mujoco.mj_fwdPosition(model, data)
+        mujoco.mj_fwdVelocity(model, data)
+        if np.abs(data.qfrc_bias).max(initial=0.0) > 1e-9:
+            return True
+    return False
+
+
 def _strengths(model: mujoco.MjModel) -> list[np.ndarray]:
     """Views of the numbers that an actuator's force is proportional to."""
     import mujoco
@@ -241,8 +255,8 @@ def _why_not(model: mujoco.MjModel, name: str) -> str | None:
         arrays = _acted_on(model, name)
         return None if any(array.any() for array in arrays) else "no damping"
     if name == "gravity":
-        falls = is_on(flags.mjDSBL_GRAVITY) and model.opt.gravity.any()
-        return None if falls else "no gravity"
+        falls = is_on(flags.mjDSBL_GRAVITY) and model.opt.gravity.any() and _falls(model)
+        return None if falls else "no gravity that moves it"
     if not model.nu or not is_on(flags.mjDSBL_ACTUATION):
         return "no actuators"
     plain = {

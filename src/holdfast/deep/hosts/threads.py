@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from typing import Any
@@ -40,6 +41,9 @@ class ThreadHost:
     ) -> None:
         model = task.model
         self.task, self.layout, self.costs = task, layout, costs
+        # Physics that has gone astray must show, and not begin again as if nothing had been.
+        self._model = copy.copy(model)
+        self._model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET.value
         self.cost_names = task.cost_names if costs is None else costs.names
         self.feature_size = task.feature_size
         self._sizes = (mujoco.mj_stateSize(model, _PHYSICS.value), model.nq, task.memory_size)
@@ -139,7 +143,7 @@ class ThreadHost:
     def _disturbed(self, where: np.ndarray, commands: np.ndarray) -> list[mujoco.MjModel]:
         """Every copy's model with its parameters, and its state pushed."""
         layout = self.layout
-        more = [Physics(self.task.model) for _ in range(len(where) - len(self._copies))]
+        more = [Physics(self._model) for _ in range(len(where) - len(self._copies))]
         self._copies += more
         nominal = np.ones((len(more), len(layout.parameters)))
         self._set = np.concatenate([self._set, nominal])

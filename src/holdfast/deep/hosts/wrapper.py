@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import sys
 from collections.abc import Callable
@@ -23,10 +24,11 @@ class Untimed:
     """Makes an environment without Gymnasium's own time limit: whoever steps it keeps the time."""
 
     make: Callable[[], gymnasium.Env]
+    horizon: int
 
     def __call__(self) -> gymnasium.Env:
         """One environment."""
-        return _without_time_limit(self.make())
+        return _Uncut(_without_time_limit(self.make()), self.horizon)
 
 
 def _without_time_limit(env: gymnasium.Env) -> gymnasium.Env:
@@ -35,6 +37,29 @@ def _without_time_limit(env: gymnasium.Env) -> gymnasium.Env:
     if isinstance(env, gymnasium.Wrapper):
         env.env = _without_time_limit(env.env)
     return env
+
+
+class _Uncut(gymnasium.Wrapper):
+    """An environment that counts its own steps: what it cuts at the horizon, others cut too.
+
+    Only what it cuts before that is an end.
+    """
+
+    def __init__(self, env: gymnasium.Env, horizon: int) -> None:
+        super().__init__(env)
+        self._horizon, self._steps = horizon, 0
+
+    def reset(self, **given: Any) -> Any:
+        self._steps = 0
+        return self.env.reset(**given)
+
+    def step(self, action: Any) -> Any:
+        found = self.env.step(action)
+        self._steps += 1
+        if self._steps >= self._horizon:
+            *first, _, info = found
+            return (*first, False, info)
+        return found
 
 
 class BoxActions(NamedTuple):
@@ -113,6 +138,9 @@ class Disturbed(gymnasium.Wrapper):
         self.observation_size = int(self.observation_space.shape[0])
         self.physics = physics_of(env, self.name)
         self._state = _state_of(env)
+        if self._state is None and self.layout.state and self.physics is None:
+            env.reset(seed=0)  # some have no state before
+            self._state = _state_of(env)
         self._nominal = np.zeros(self.layout.size, np.float32)
         self._nominal[self.layout.of_parameters] = 1
         self._parts = (self.layout.of_state, self.layout.of_forces, self.layout.of_parameters)
@@ -173,6 +201,8 @@ class Disturbed(gymnasium.Wrapper):
             self.physics.reset()
             self._factors = b""
         self._seen, info = self.env.reset(seed=seed, options=options)
+        self._seen = self._kept(self._seen)
+        self._state = self._state or _state_of(self.env)
         if self.physics is not None and self._inner.model is not self.physics.model:
             # Some build their world anew for each episode.
             self.physics = physics_of(self.env, self.name)
@@ -246,8 +276,12 @@ class Disturbed(gymnasium.Wrapper):
             info = dict(info)
         step = Transition(self._seen, action, reward, observation, terminated, info)
         info["costs"] = self.costs.of(step)
-        self._seen = observation
+        self._seen = self._kept(observation)
         return self._flattened(observation), float(reward), bool(terminated), bool(truncated), info
+
+    def _kept(self, observation: Any) -> Any:
+        """What a user's cost is shown after the next step, when the environment may have changed it."""
+        return copy.deepcopy(observation) if self.costs.need_observations else observation
 
     def _flattened(self, observation: Any) -> np.ndarray:
         space = self._inner_observations
@@ -279,7 +313,11 @@ def physics_of(env: gymnasium.Env, name: str) -> Physics | None:
     model, data = getattr(inner, "model", None), getattr(inner, "data", None)
     if mujoco is None or not isinstance(model, mujoco.MjModel):
         return None
-    return Physics(model, name, in_place=True) if isinstance(data, mujoco.MjData) else None
+    if not isinstance(data, mujoco.MjData):
+        return None
+    # Physics that has gone astray must show, and not begin again as if nothing had been.
+    model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET.value
+    return Physics(model, name, in_place=True)
 
 
 class _State(Protocol):
@@ -356,5 +394,9 @@ def _flat(space: gymnasium.Space, name: str) -> spaces.Box:
     flat = spaces.flatten_space(space) if space.is_np_flattenable else None
     if not isinstance(flat, spaces.Box):
         raise ValueError(f"observation space: {name} has {space}, which has no fixed size")
+    try:
+        np.asarray(spaces.flatten(space, space.sample()), np.float32)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"observation space: {name} has {space}, which is not numbers") from error
     low, high = (np.asarray(bound, np.float32).ravel() for bound in (flat.low, flat.high))
     return spaces.Box(low, high, dtype=np.float32)
