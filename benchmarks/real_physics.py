@@ -17,6 +17,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,8 @@ def jobs() -> list[tuple[str, int]]:
 
 
 def run_all(task: str, given: argparse.Namespace) -> None:
-    waiting, running = jobs(), []
+    waiting: list[tuple[str, int]] = jobs()
+    running: list[subprocess.Popen] = []
     while waiting or running:
         while waiting and len(running) < given.processes:
             algorithm, seed = waiting.pop(0)
@@ -101,11 +103,12 @@ def run_all(task: str, given: argparse.Namespace) -> None:
             command += ["--out", str(given.out), "--episodes", str(given.episodes)]
             command += ["--threads", str(given.threads)] if given.threads else []
             running.append(subprocess.Popen(command))
-        running[0].wait()
-        if running.pop(0).returncode:
-            for other in running:
-                other.terminate()
+        time.sleep(0.2)
+        if any(job.poll() for job in running):
+            for job in running:
+                job.terminate()
             sys.exit(f"{task}: a job failed")
+        running = [job for job in running if job.poll() is None]
 
 
 def run_job(task: str, algorithm: str, seed: int, given: argparse.Namespace) -> None:

@@ -276,8 +276,9 @@ def test_a_user_s_wrapper_is_not_dropped_for_speed():
 
 
 @pytest.mark.parametrize("backend", ["threads", "sync"])
-def test_physics_that_goes_astray_shows(backend):
+def test_physics_that_goes_astray_shows(backend, tmp_path, monkeypatch):
     """MuJoCo would begin again in its first pose, as if nothing had been."""
+    monkeypatch.chdir(tmp_path)  # where MuJoCo writes what it thinks of that
     env = hf.disturb(ROBOT, hf.Force("torso", 1e12), {}, horizon=10, backend=backend)
     found = play(env, some_actions(env, 8), quiet(env, 8) + 1)
     assert not np.isfinite(found[1]).all() or found[4].any()
