@@ -125,7 +125,7 @@ class Numbers(gymnasium.Env):
     def seen(self):
         return {"b": np.zeros(1, np.float32), "a": np.ones((1, 1), np.float32)}
 
-    def reset(self, *, seed=None, options=None):  # noqa: ARG002
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.episode = 1 if seed is not None else self.episode + 1
         self.step_number = 0

@@ -134,12 +134,12 @@ class Counter(gymnasium.Env):
         self.observation_space = spaces.Box(-1, 1, (3,))
         self.action_space = spaces.Discrete(2)
 
-    def reset(self, *, seed=None, options=None):  # noqa: ARG002
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.steps = 0
         return np.zeros(3, np.float32), {}
 
-    def step(self, action):  # noqa: ARG002
+    def step(self, action):
         self.steps += 1
         return np.zeros(3, np.float32), 0.0, self.steps == 5, False, {}
 

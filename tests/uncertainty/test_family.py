@@ -41,7 +41,7 @@ def transport(radius, p):
 
 
 def by_radius(make, **options):
-    return lambda radius, p: make(radius, **options)  # noqa: ARG005
+    return lambda radius, p: make(radius, **options)
 
 
 # How a set is made from a radius for rows p: by the radius alone, unless it is named here.
