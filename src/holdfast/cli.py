@@ -18,6 +18,7 @@ from holdfast.commands._shared import (
     FailedError,
 )
 from holdfast.commands.certify import Certify
+from holdfast.commands.report import Report
 from holdfast.commands.reproduce import Reproduce
 from holdfast.commands.solve import Solve
 from holdfast.commands.stress import Stress
@@ -31,6 +32,7 @@ Start with one of:
   holdfast certify gambler runs/gambler
   holdfast train point-gather --algorithm rcpo --radius 0.2 --cost-limit 0.1 --seeds 5
   holdfast stress runs/train/point-gather-rcpo-radius-0.2
+  holdfast report runs -o report.html
 
 `holdfast COMMAND --help` teaches a command; `holdfast --version` prints the version."""
 
@@ -40,6 +42,7 @@ COMMANDS: dict[str, type[Command]] = {
     "certify": Certify,
     "train": Train,
     "stress": Stress,
+    "report": Report,
 }
 
 
