@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from pathlib import Path
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 class Report:
     """Put runs on one page that opens in a browser."""
 
-    about: ClassVar[str] = """Puts runs on one page that opens in a browser, from disk and without a \
+    about: ClassVar[
+        str
+    ] = """Puts runs on one page that opens in a browser, from disk and without a \
 network.
 
 RUNS are folders that solve, train, stress, bench and reproduce wrote, or folders that hold such
@@ -36,7 +39,7 @@ Examples:
   holdfast report runs/gambler runs/train/point-gather-rcpo-radius-0.2 -o report.html
   holdfast report runs/train --serve
 
-Exit codes: 0 done, 2 bad input, 130 interrupted."""
+Exit codes: 0 done, 2 bad input, 130 interrupted while writing."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUNS...")]
     """Folders of runs."""
@@ -89,7 +92,8 @@ Exit codes: 0 done, 2 bad input, 130 interrupted."""
             raise BadInputError(f"port: {self.port} cannot be used ({error.strerror})") from error
         with server:
             print(f"serving {server.address}, Ctrl-C ends it", flush=True)
-            server.serve_forever()
+            with contextlib.suppress(KeyboardInterrupt):
+                server.serve_forever()
         return 0
 
 

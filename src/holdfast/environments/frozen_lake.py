@@ -69,9 +69,7 @@ def frozen_lake(
     ice = (cell == "S") | (cell == "F")
     beside = neighbours(letters.shape)
     turns = (np.arange(4)[:, None] + [-1, 0, 1]) % 4
-    successors = np.where(
-        ice[:, None, None], beside[:, turns], np.arange(cell.size)[:, None, None]
-    )
+    successors = np.where(ice[:, None, None], beside[:, turns], np.arange(cell.size)[:, None, None])
     enters_goal = ice[:, None, None] & (cell[successors] == "G")
     utility = np.zeros((cell.size, 4))
     utility[_ice_cells("utility_cells", utility_cells, cell)] = 1.0

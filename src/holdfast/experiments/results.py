@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -93,6 +94,16 @@ class Result:
     history: Mapping[str, np.ndarray]
 
     @property
+    def seed(self) -> int:
+        """What drew the initial policy."""
+        return self.job.seed
+
+    @property
+    def gap(self) -> float:
+        """How far the reward may be from the best possible, as a share; NaN where that is not known."""
+        return math.nan
+
+    @property
     def reward(self) -> float:
         """Worst-case reward at the end."""
         return float(self.history["reward"][-1])
@@ -139,11 +150,18 @@ class Results:
         experiment: what was run.
         runs: algorithm to its results, a seed each.
         model: SHA-256 of the model's content.
+        radius: of the uncertainty set; None for the model's own.
     """
 
     experiment: TabularExperiment
     runs: Mapping[str, Sequence[Result]]
     model: str
+    radius: float | None = None
+
+    @property
+    def environment(self) -> str:
+        """What the experiment calls the model."""
+        return self.experiment.environment
 
     def __iter__(self) -> Iterator[Result]:
         return (result for results in self.runs.values() for result in results)

@@ -12,7 +12,7 @@ from typing import Any, Self
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from holdfast._files import atomic_write
 from holdfast.deep.agent import Agent
@@ -119,9 +119,16 @@ class Episode:
         if self.disturbances is None:
             return None
         before = jax.tree.map(lambda leaf: leaf[:-1], self.states)
-        step = jax.jit(jax.vmap(self.environment.step))
-        undisturbed = step(before, self.actions, np.zeros_like(self.disturbances)).state.pose
+        none = np.zeros_like(self.disturbances)
+        undisturbed = _poses_after(self.environment, before, self.actions, none)
         return np.asarray(self.states.pose)[1:, :2] - np.asarray(undisturbed)[:, :2]
+
+
+@eqx.filter_jit
+def _poses_after(
+    env: PointGather, states: PointGatherState, actions: Array, disturbances: Array
+) -> Float[Array, "steps 3"]:
+    return jax.vmap(env.step)(states, actions, disturbances).state.pose
 
 
 def draw_episode(path: str | os.PathLike[str], episode: Episode, *, title: str = "") -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from holdfast._files import write_text
 from holdfast.report.page.collect import Collection, collect
-from holdfast.report.page.content import Skipped
-from holdfast.report.page.render import page_data, render
+from holdfast.report.page.content import MOST_POINTS, Skipped
+from holdfast.report.page.render import page_data, render, thinned
+
+MOST_BYTES = 6_000_000
+_MOST_POINTS = (MOST_POINTS, 120, 40)
 
 
 def write_page(
@@ -26,7 +30,7 @@ def write_page(
         What is not in the page, and why: runs that are damaged, or that a newer version wrote.
 
     Raises:
-        ValueError: a path is not a folder, or there is no run to show.
+        ValueError: a path is not a folder, or there is no run to show, or too many for a page.
 
     Example:
         >>> import pathlib, tempfile
@@ -45,8 +49,20 @@ def write_page(
     found = collect([Path(path) for path in paths])
     if found.is_empty:
         raise ValueError(_nothing([str(path) for path in paths], found))
-    write_text(out, render(page_data(found)))
+    write_text(out, _small_enough(page_data(found)))
     return tuple(found.skipped)
+
+
+def _small_enough(data: dict[str, Any]) -> str:
+    """The page, with fewer points in its curves where it would be too large."""
+    for most in _MOST_POINTS:
+        text = render(thinned(data, most))
+        size = len(text.encode())
+        if size < MOST_BYTES:
+            return text
+    raise ValueError(
+        f"RUNS: the page would have {size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:g}; name fewer"
+    )
 
 
 def _nothing(paths: Sequence[str], found: Collection) -> str:

@@ -1,4 +1,4 @@
-"""Episodes of Point Gather for the map: under the nominal noise, and under the adversaries of training."""
+"""Episodes of Point Gather for the map: under the nominal noise and under training's adversaries."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _against_adversaries(
     learner = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), run.read_checkpoint(folder))
     found = {}
     for index, name in enumerate(("reward", *env.cost_names)):
-        batch, last, taken = _play(env, learner, index, jax.random.PRNGKey(0))
+        batch, last, taken = _play(env, learner, jnp.asarray(index), jax.random.PRNGKey(0))
         for i in range(_EPISODES):
             found[f"adversary of {name}, episode {i + 1}"] = _episode(env, batch, last, taken, i)
     return found
@@ -77,7 +77,7 @@ def _against_adversaries(
 
 @eqx.filter_jit
 def _play(
-    env: PointGather, learner: Learner, index: int, key: jax.Array
+    env: PointGather, learner: Learner, index: jax.Array, key: jax.Array
 ) -> tuple[Batch, Any, jax.Array]:
     """Episodes under one signal's kernel, the state after their last step, and the actions taken."""
     nature = jax.tree.map(lambda leaf: leaf[index], learner.natures)

@@ -89,13 +89,16 @@ def _statements(certificate: Mapping[str, Any], about_set: str) -> list[str]:
     error = certificate["error"]
     numerical = f"{error:.1e}" if isinstance(error, float) else error
     found = [
-        f"For every kernel in {about_set}; the values are exact to {numerical}, by bounds from both sides."
+        f"For every kernel in {about_set}; the values are exact to {numerical}, by bounds from both "
+        "sides."
     ]
     bound, gap = certificate["upper_bound"], certificate["gap"]
     if bound == "-inf":
         found.append("No policy keeps these constraints in the worst case: that is proved.")
     elif not isinstance(bound, str):
-        within = f": this one is within {100 * gap:.2g} % of the best" if gap is not None else ""
+        within = (
+            f": this one is within {100 * gap:.2g}\u00a0% of the best" if gap is not None else ""
+        )
         found.append(
             f"No policy that keeps the constraints has a worst-case reward over {bound:.6g}{within}."
         )

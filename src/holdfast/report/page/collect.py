@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any, TypeVar
 
 from holdfast.deep import runs
 from holdfast.deep.stress_result import Stress
+from holdfast.experiments.configuration import TabularExperiment
 from holdfast.report.page.content import Section, Skipped
 from holdfast.report.page.experiment import experiment_sections
 from holdfast.report.page.solution import SOLUTION, solution_section
 from holdfast.report.page.training import TrainingRun, read_training
+from holdfast.report.page.versions import check_not_newer
 
 EXPERIMENT, STRESS = "experiment.json", "stress.json"
 # Of each kind of run, a file without which the others in the folder say nothing.
@@ -113,12 +116,11 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
     files = [folder / name for name in names]
     if EXPERIMENT in names:
         inside = [path for path in folder.rglob("*") if path.is_file()]
-        found.sections += (
-            found.attempt(
-                folder, lambda: kept.get(f"{folder}/{EXPERIMENT}", inside, lambda: _read(folder))
-            )
-            or []
+        sections = found.attempt(
+            folder,
+            lambda: kept.get(f"{folder}/{EXPERIMENT}", inside, lambda: _read_experiment(folder)),
         )
+        found.sections += sections or []
     if SOLUTION in names:
         section = found.attempt(
             folder,
@@ -144,10 +146,16 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
             break
 
 
-def _read(folder: Path) -> list[Section]:
-    from holdfast.experiments.folder import read_experiment  # type: ignore[import-not-found]
+def _read_experiment(folder: Path) -> list[Section]:
+    """None of its own for an experiment in simulators: its runs are found in their folders."""
+    from holdfast.experiments.folder import read_description, read_experiment
 
-    return experiment_sections(str(folder), read_experiment(folder))
+    version = str(json.loads((folder / EXPERIMENT).read_text()).get("version", ""))
+    check_not_newer({"holdfast": version})
+    experiment, _ = read_description(folder)
+    if not isinstance(experiment, TabularExperiment):
+        return []
+    return experiment_sections(str(folder), read_experiment(folder), version)
 
 
 def _stress(folder: Path) -> Stress:

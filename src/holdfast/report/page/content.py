@@ -157,13 +157,14 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows of cells; every column but the first holds numbers unless it is named in `words`."""
+    """Rows of cells: numbers, but for the columns in `words`; a wide table has a line to itself."""
 
     key: str
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     words: Sequence[int] = (0,)
+    wide: bool = True
     type: str = _kind("table")
 
 

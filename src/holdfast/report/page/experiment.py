@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
-from jaxtyping import Float
 
-from holdfast.experiments.results import Bound, smallest_margins
+from holdfast.experiments.results import Result, Results, smallest_margins
 from holdfast.report.figures import iteration_ticks
 from holdfast.report.page.certificate import margin, shown
 from holdfast.report.page.content import (
@@ -36,49 +35,18 @@ from holdfast.report.page.solution import kernel_blocks, limit_of
 _PREFERRED = "rcpo"
 
 
-class Ended(Protocol):
-    """One run of one algorithm, as `Result` has it."""
-
-    @property
-    def seed(self) -> int: ...
-    @property
-    def policy(self) -> Float[np.ndarray, "S A"]: ...
-    @property
-    def history(self) -> Mapping[str, np.ndarray]: ...
-    @property
-    def reward(self) -> float: ...
-    @property
-    def margin(self) -> float: ...
-    @property
-    def feasible(self) -> bool: ...
-
-
-class Compared(Protocol):
-    """Runs of several algorithms on one model, as `Results` has them."""
-
-    @property
-    def environment(self) -> str: ...
-    @property
-    def radius(self) -> float | None: ...
-    @property
-    def runs(self) -> Mapping[str, Sequence[Ended]]: ...
-    @property
-    def bounds(self) -> tuple[Bound, ...]: ...
-    @property
-    def model(self) -> str: ...
-
-
-def experiment_sections(folder: str, results: Sequence[Compared]) -> list[Section]:
+def experiment_sections(folder: str, results: Sequence[Results], version: str) -> list[Section]:
     """A section for each of an experiment's models.
 
     Arguments:
         folder: of the experiment.
         results: one for each environment and radius.
+        version: of Holdfast, that ran it.
     """
-    return [_section(folder, each) for each in results]
+    return [_section(folder, each, version) for each in results]
 
 
-def _section(folder: str, results: Compared) -> Section:
+def _section(folder: str, results: Results, version: str) -> Section:
     radius = "" if results.radius is None else f", radius {results.radius:g}"
     names = list(results.runs)
     looks = dict(zip(names, looks_of(names), strict=True))
@@ -93,13 +61,14 @@ def _section(folder: str, results: Compared) -> Section:
         _against_margin(results, looks),
         _table(results),
         *_kernels(results),
-        Details("settings", "Configuration", _settings(results)),
+        Details("settings", "Configuration", flat_entries(results.experiment.to_dict())),
+        Details("versions", "Versions", [("holdfast", version), ("model_sha256", results.model)]),
     ]
     title = f"{results.environment}{radius}"
     return Section(f"experiment {folder} {title}", title, [folder], facts, blocks)
 
 
-def _curves(results: Compared, looks: Mapping[str, Look]) -> list[Block]:
+def _curves(results: Results, looks: Mapping[str, Look]) -> list[Block]:
     most = max(len(ended.history["reward"]) for runs in results.runs.values() for ended in runs) - 1
     axis = Axis("iteration (square-root scale)", "sqrt", iteration_ticks(max(most, 1)))
     about = "The line is the mean over seeds, the band reaches from the lowest to the highest."
@@ -111,7 +80,10 @@ def _curves(results: Compared, looks: Mapping[str, Look]) -> list[Block]:
                 name,
                 axis,
                 name,
-                [_series(results, algorithm, looks[algorithm], column) for algorithm in results.runs],
+                [
+                    _series(results, algorithm, looks[algorithm], column)
+                    for algorithm in results.runs
+                ],
                 limits,
             )
             for name, column in wanted.items()
@@ -120,15 +92,25 @@ def _curves(results: Compared, looks: Mapping[str, Look]) -> list[Block]:
     rewards = {"worst-case reward": "reward", "nominal reward": "nominal_reward"}
     margins = {"smallest margin": "smallest"}
     if len(results.bounds) > 1:
-        margins |= {f"margin of {b.name or b.kind} {i + 1}": f"margins {i}" for i, b in enumerate(results.bounds)}
+        margins |= {
+            f"margin of {b.name or b.kind} {i + 1}": f"margins {i}"
+            for i, b in enumerate(results.bounds)
+        }
     blocks: list[Block] = [Lines("reward", "Reward", about, views(rewards))]
     if results.bounds:
         title = "Margin in the worst case"
-        blocks.append(Lines("margin", title, f"{about} Below zero a constraint is violated.", views(margins, [zero])))
+        blocks.append(
+            Lines(
+                "margin",
+                title,
+                f"{about} Below zero a constraint is violated.",
+                views(margins, [zero]),
+            )
+        )
     return blocks
 
 
-def _column(ended: Ended, column: str) -> np.ndarray:
+def _column(ended: Result, column: str) -> np.ndarray:
     if column == "smallest":
         return smallest_margins(ended.history)
     if column.startswith("margins "):
@@ -136,7 +118,7 @@ def _column(ended: Ended, column: str) -> np.ndarray:
     return ended.history[column]
 
 
-def _series(results: Compared, algorithm: str, look: Look, column: str) -> Series:
+def _series(results: Results, algorithm: str, look: Look, column: str) -> Series:
     found = [_column(ended, column) for ended in results.runs[algorithm]]
     rows = min(map(len, found))
     curves = np.stack([values[:rows] for values in found])
@@ -153,7 +135,7 @@ def _series(results: Compared, algorithm: str, look: Look, column: str) -> Serie
     )
 
 
-def _against_margin(results: Compared, looks: Mapping[str, Look]) -> Scatter:
+def _against_margin(results: Results, looks: Mapping[str, Look]) -> Scatter:
     return Scatter(
         "against",
         "Worst-case reward against margin",
@@ -175,7 +157,7 @@ def _against_margin(results: Compared, looks: Mapping[str, Look]) -> Scatter:
     )
 
 
-def _table(results: Compared) -> Table:
+def _table(results: Results) -> Table:
     rows = []
     for algorithm, ended in results.runs.items():
         rewards = np.array([each.reward for each in ended])
@@ -186,17 +168,26 @@ def _table(results: Compared) -> Table:
             [
                 Cell(label_of(algorithm)),
                 Cell(shown(rewards.mean())),
-                Cell(f"{shown(rewards.min())} to {shown(rewards.max())}"),
                 Cell(shown(nominal.mean())),
                 Cell(margin(smallest), "good" if feasible == len(ended) else "bad"),
                 Cell(f"{feasible} of {len(ended)}"),
             ]
         )
-    head = ("", "worst-case reward", "over seeds", "nominal reward", "smallest margin", "feasible")
-    return Table("ends", "How the runs ended", head, rows)
+    head = ["", "worst-case reward", "nominal reward", "smallest margin", "feasible"]
+    if any(math.isfinite(each.gap) for ended in results.runs.values() for each in ended):
+        head.append("certified gap")
+        for row, ended in zip(rows, results.runs.values(), strict=True):
+            row.append(Cell(_largest_gap(ended)))
+    return Table("ends", "How the runs ended, mean over seeds", head, rows, wide=False)
 
 
-def _kernels(results: Compared) -> list[Block]:
+def _largest_gap(ended: Sequence[Result]) -> str:
+    """How far from the best possible the seeds may be."""
+    gaps = [each.gap for each in ended]
+    return f"≤ {100 * max(gaps):.2g} %" if all(map(math.isfinite, gaps)) else "–"
+
+
+def _kernels(results: Results) -> list[Block]:
     """What nature does to the policy of one of the runs, where the model is at hand."""
     from holdfast.environments import MODELS
     from holdfast.experiments.store import model_digest
@@ -208,20 +199,7 @@ def _kernels(results: Compared) -> list[Block]:
         model = model.replace(uncertainty=model.uncertainty.with_radius(results.radius))
     if model_digest(model) != results.model:
         return []
-    algorithm = _PREFERRED if _PREFERRED in results.runs else next(iter(results.runs))
+    algorithm = next((name for name in results.runs if name.split()[0] == _PREFERRED), None)
+    algorithm = algorithm or next(iter(results.runs))
     ended = results.runs[algorithm][0]
     return kernel_blocks(model, ended.policy, f"{label_of(algorithm)}, seed {ended.seed}")
-
-
-def _settings(results: Compared) -> list[tuple[str, str]]:
-    radius = "the model's own" if results.radius is None else results.radius
-    return flat_entries(
-        {
-            "environment": results.environment,
-            "radius": radius,
-            "algorithms": list(results.runs),
-            "seeds": sorted({each.seed for ended in results.runs.values() for each in ended}),
-            "constraints": [limit_of(bound).label for bound in results.bounds],
-            "model_sha256": results.model,
-        }
-    )

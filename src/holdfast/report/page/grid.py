@@ -97,7 +97,11 @@ def _entries(
     else:
         p = kernel
         successors = np.broadcast_to(np.arange(p.shape[2]), p.shape)
-    return successors, p, np.broadcast_to(signal if signal.ndim == 3 else signal[..., None], p.shape)
+    return (
+        successors,
+        p,
+        np.broadcast_to(signal if signal.ndim == 3 else signal[..., None], p.shape),
+    )
 
 
 def signal_names(model: RobustCMDP) -> list[str]:
@@ -129,9 +133,7 @@ def grid_block(
         worst: worst-case kernels, by what they are the worst for.
     """
     kernels = {NOMINAL: model.transitions, **{f"worst case for {n}": k for n, k in worst.items()}}
-    paid = [
-        (np.asarray(c.signal).reshape(model.states, -1) != 0).any(1) for c in model.constraints
-    ]
+    paid = [(np.asarray(c.signal).reshape(model.states, -1) != 0).any(1) for c in model.constraints]
     marked = paid[0] if paid else np.zeros(model.states, bool)
     names = signal_names(model)
     return Grid(

@@ -23,7 +23,9 @@ def under_policy(
 
     Example:
         >>> import numpy as np, holdfast as hf
-        >>> lists = hf.Kernel(successors=[[[0, 1]], [[1, 1]]], probabilities=[[[0.25, 0.75]], [[0.5, 0.5]]])
+        >>> lists = hf.Kernel(
+        ...     successors=[[[0, 1]], [[1, 1]]], probabilities=[[[0.25, 0.75]], [[0.5, 0.5]]]
+        ... )
         >>> under_policy(lists, np.ones((2, 1))).tolist()
         [[0.25, 0.75], [0.0, 1.0]]
     """
@@ -55,9 +57,13 @@ def kernel_block(
     changes = sum((np.abs(table - nominal) for table in tables.values()), np.zeros_like(nominal))
     rows, columns = _shown(changes)
     cut = np.ix_(rows, columns)
-    others = [Matrix(f"worst case for {n}", False, table_of_numbers(t[cut])) for n, t in tables.items()]
+    others = [
+        Matrix(f"worst case for {n}", False, table_of_numbers(t[cut])) for n, t in tables.items()
+    ]
     others += [
-        Matrix(f"worst case for {name}, less nominal", True, table_of_numbers((table - nominal)[cut]))
+        Matrix(
+            f"worst case for {name}, less nominal", True, table_of_numbers((table - nominal)[cut])
+        )
         for name, table in tables.items()
     ]
     about = "Each row is a state, each column the next one; the policy acts."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import datetime
 import html
@@ -12,7 +13,7 @@ from typing import Any
 
 from holdfast import __version__
 from holdfast.report.page.collect import Collection
-from holdfast.report.page.content import Section
+from holdfast.report.page.content import Section, kept_rows
 from holdfast.report.page.stress import stress_section
 from holdfast.report.page.training import training_sections
 
@@ -50,6 +51,28 @@ def page_data(found: Collection, *, follow_every: float | None = None) -> dict[s
         "sections": [{"id": each.id, **dataclasses.asdict(each)} for each in sections],
         "skipped": [dataclasses.asdict(each) for each in found.skipped],
     }
+
+
+def thinned(data: dict[str, Any], most: int) -> dict[str, Any]:
+    """The same with at most so many points in a curve.
+
+    Example:
+        >>> curve = {"x": [1, 2, 3], "y": [4, 5, 6], "low": None, "high": None}
+        >>> block = {"type": "lines", "views": [{"series": [curve]}]}
+        >>> short = thinned({"sections": [{"blocks": [block]}]}, most=2)
+        >>> short["sections"][0]["blocks"][0]["views"][0]["series"][0]["y"]
+        [4, 6]
+    """
+    data = copy.deepcopy(data)
+    for section in data["sections"]:
+        for block in section["blocks"]:
+            for view in block["views"] if block["type"] == "lines" else ():
+                for series in view["series"]:
+                    kept = kept_rows(len(series["x"]), most)
+                    for name in ("x", "y", "low", "high"):
+                        if series[name] is not None:
+                            series[name] = [series[name][i] for i in kept]
+    return data
 
 
 def render(data: dict[str, Any]) -> str:
@@ -104,10 +127,11 @@ def _summary(found: Collection, sections: Sequence[Section]) -> str:
     unfinished = sum(not run.finished for run in found.trainings)
     text = f"This page shows {_joined(parts)}." if parts else "There is no run to show yet."
     if unfinished:
-        text += f" {_counted(unfinished, 'training run')} {'is' if unfinished == 1 else 'are'} not finished."
+        are = "is" if unfinished == 1 else "are"
+        text += f" {_counted(unfinished, 'training run')} {are} not finished."
     return text + (
-        " The worst case is over all kernels of the uncertainty set; every signal has its own. A margin is "
-        "how far a constraint is from its threshold in its worst case; below zero it is violated."
+        " The worst case is over all kernels of the uncertainty set; every signal has its own. A margin "
+        "is how far a constraint is from its threshold in its worst case; below zero it is violated."
     )
 
 

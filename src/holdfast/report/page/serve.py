@@ -51,10 +51,11 @@ class Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: Server
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         """Answers with the page, with its data, or with nothing."""
-        # A page of another site that was led to this address by its name asks for another host.
-        if self.headers.get("Host") != self.server.address.removeprefix("http://").rstrip("/"):
+        # Another site that has its name lead here would ask for that name, and must not read runs.
+        host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
+        if host not in ("127.0.0.1", "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)
         elif self.path == "/":
             self._send("text/html; charset=utf-8", render(self.server.data()))

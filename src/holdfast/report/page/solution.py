@@ -160,7 +160,7 @@ def _curves(
     iterations = history["iteration"]
     axis = Axis("iteration (square-root scale)", "sqrt", iteration_ticks(int(iterations[-1]) or 1))
 
-    def view(name: str, column: str) -> list[Series]:
+    def both(column: str) -> list[Series]:
         pairs = (("worst case", column, look.dash), ("nominal", f"nominal_{column}", "dotted"))
         return [
             Series(
@@ -178,12 +178,12 @@ def _curves(
             "reward",
             "Reward",
             "Discounted reward of every iterate.",
-            [View("reward", axis, "reward", view("reward", "reward"))],
+            [View("reward", axis, "reward", both("reward"))],
         )
     ]
     suffixes = [""] if len(bounds) == 1 else [f"_{i}" for i in range(len(bounds))]
     views = [
-        View(name, axis, name, view(name, f"{bound.kind}{suffix}"), [limit_of(bound)])
+        View(name, axis, name, both(f"{bound.kind}{suffix}"), [limit_of(bound)])
         for bound, suffix in zip(bounds, suffixes, strict=True)
         for name in [f"{bound.name or bound.kind}{suffix.replace('_', ' ')}"]
     ]

@@ -40,7 +40,9 @@ def stress_section(folder: str, found: Stress) -> Section:
     """A result that lies in a folder of its own."""
     name = ", ".join(found.agents)
     look = looks_of([found.agents[0].rsplit("-", 1)[0]])[0]
-    facts = [Cell(f"{n} ≤ {limit:g}") for n, limit in zip(found.cost_names, found.limits, strict=True)]
+    facts = [
+        Cell(f"{n} ≤ {limit:g}") for n, limit in zip(found.cost_names, found.limits, strict=True)
+    ]
     facts.append(Cell(f"critical radius {critical_in_words(found)}"))
     title = f"{found.environment['name']}, stress of {name}"
     return Section(
@@ -60,7 +62,9 @@ def stress_blocks(found: Mapping[str, Stress], looks: Mapping[str, Look]) -> lis
         return []
     first = next(iter(found.values()))
     confidence = 100 * first.setup["confidence"]
-    about = f"Means over episodes of the frozen policies; bars are {confidence:g} % confidence intervals."
+    about = (
+        f"Means over episodes of frozen policies; bars are {confidence:g} % confidence intervals."
+    )
     limits = dict(zip(first.cost_names, first.limits, strict=True))
     blocks: list[Block] = []
     for signal in ("reward", *first.cost_names):

@@ -39,7 +39,16 @@ from holdfast.report.page.stress import critical_in_words, stress_blocks
 from holdfast.report.page.versions import check_not_newer
 from holdfast.report.training import Outcome, Standing, limits_of
 
-_NEEDED = ("reward", "nominal_reward", "reward_error", "costs", "nominal_costs", "cost_errors", "kl")
+_NEEDED = (
+    "reward",
+    "nominal_reward",
+    "reward_error",
+    "costs",
+    "nominal_costs",
+    "cost_errors",
+    "kl",
+)
+_FEW = 2  # runs that have a column each in the table of their ends, rather than a line
 _WORST, _NOMINAL = "worst case", "nominal"
 
 
@@ -109,10 +118,10 @@ def read_training(folder: Path, stress: Stress | None = None) -> TrainingRun:
     rows = runs.read_lines(folder / runs.METRICS)
     seeds = description["seeds"]
     by_iteration: dict[int, dict[int, dict[str, Any]]] = {}
-    for number, row in enumerate(rows, start=1):
+    for i, row in enumerate(rows, start=1):
         for name in ("seed", *_NEEDED):
             if name not in row:
-                raise ValueError(f"{folder / runs.METRICS}: line {number} has no {name}")
+                raise ValueError(f"{folder / runs.METRICS}: line {i} has no {name}")
         by_iteration.setdefault(row["iteration"], {})[row["seed"]] = row
     whole: list[dict[str, Any]] = []
     for i in range(len(by_iteration)):
@@ -234,11 +243,14 @@ def _learning(
 ) -> list[Block]:
     """Reward and each cost against iterations, worst case and nominal."""
     costs = limits_of(group[0].description)
+    several = any(len(run.description["seeds"]) > 1 for run in group)
     about = (
-        "The line is the mean over seeds, the band reaches from the lowest to the highest; with one seed "
-        "it is two standard errors of the batch wide on either side. Without an adversary the worst case "
-        "that training knows is the nominal one."
+        "Mean over seeds; the band reaches from the lowest to the highest."
+        if several
+        else "The band is two standard errors of the batch to either side."
     )
+    if not all(run.description["robust"] for run in group):
+        about += " Without an adversary the worst case that training knows is the nominal one."
 
     def views(worst: str, error: str, index: int | None, limits: Sequence[Limit]) -> list[View]:
         y = "reward" if index is None else costs[index][0]
@@ -366,4 +378,8 @@ def _table(
         kept = [_keeps_limits(run, each) for each in outcome.standings if each.label != "mean"]
         critical = "–" if run.stress is None else critical_in_words(run.stress)
         rows.append([*cells, Cell(f"{sum(kept)} of {len(kept)}"), Cell(critical)])
-    return Table("ends", "How the runs ended, mean over seeds, in the worst case", head, rows)
+    title = "How the runs ended, mean over seeds, in the worst case"
+    if len(group) > _FEW:
+        return Table("ends", title, head, rows)
+    turned = list(zip([Cell(name) for name in head], *rows, strict=True))
+    return Table("ends", title, [cell.text for cell in turned[0]], turned[1:], wide=False)

@@ -1,20 +1,24 @@
 // Tables, certificates and settings; and which kind of block is drawn by what.
 
-function cellOf(tag, cell, words) {
+/** Roles are spelled out: on a phone the style sheet lays rows out one below the other. */
+function cellOf(cell, head, isFirst, words) {
   const name = [cell.tone, words ? "words" : ""].filter(Boolean).join(" ");
-  return element(tag, { class: name || null, scope: tag === "th" ? "row" : null }, toned(cell));
+  return isFirst
+    ? element("th", { class: name || null, scope: "row", role: "rowheader" }, toned(cell))
+    : element("td", { class: name || null, role: "cell", "data-label": head }, ...(cell.text ? [toned(cell)] : []));
 }
 
 function tableShape(table) {
-  const head = table.head.map((name, i) => element("th", { scope: "col", class: table.words.includes(i) ? "words" : null }, name));
-  const rows = table.rows.map((cells) => element("tr", {},
-    ...cells.map((cell, i) => cellOf(i === 0 ? "th" : "td", cell, table.words.includes(i)))));
+  const head = table.head.map((name, i) => element("th", { scope: "col", role: "columnheader", class: table.words.includes(i) ? "words" : null }, name));
+  const rows = table.rows.map((cells) => element("tr", { role: "row" },
+    ...cells.map((cell, i) => cellOf(cell, table.head[i], i === 0, table.words.includes(i)))));
   return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": table.title || "Values" },
-    element("table", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows)));
+    element("table", { role: "table" },
+      element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ...head)), element("tbody", { role: "rowgroup" }, ...rows)));
 }
 
 function tableBlock(block) {
-  return { node: element("section", { class: "block wide", "data-key": block.key }, element("h3", {}, block.title), tableShape(block)) };
+  return { node: element("section", { class: block.wide ? "block wide" : "block", "data-key": block.key }, element("h3", {}, block.title), tableShape(block)) };
 }
 
 function cardBlock(block) {

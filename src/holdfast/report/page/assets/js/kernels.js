@@ -23,7 +23,7 @@ function heatOption(block, matrix) {
   const largest = matrix.signed ? matrixLargest(matrix) : 1;
   option.xAxis = { ...stateAxis("next state", block.columns), nameGap: 26 };
   option.yAxis = { ...stateAxis("state", block.rows), inverse: true, nameGap: 12 };
-  option.grid = { ...option.grid, bottom: 62 };
+  option.grid = { ...option.grid, bottom: 50 };
   option.visualMap = {
     min: matrix.signed ? -largest : 0, max: largest, calculable: false, orient: "horizontal", left: "center", bottom: 4,
     itemWidth: 12, itemHeight: 140, text: [written(largest), matrix.signed ? written(-largest) : "0"], textStyle: { color: ink("quiet") },

@@ -66,11 +66,11 @@ function drawRuns(sections) {
 }
 
 function drawContents(sections) {
-  const entries = sections.map((section) => [section.id, section.title]);
+  const entries = sections.map((section) => [section.id, section.title, section.where.length === 1 ? section.where[0] : `${section.where.length} runs`]);
   if (same(drawContents.last, entries)) return;
   drawContents.last = entries;
-  contents.replaceChildren(...entries.map(([id, title]) => element("li", {},
-    element("a", { href: `#${id}`, onclick: () => { if (isNarrow.matches) menu.open = false; } }, title))));
+  contents.replaceChildren(...entries.map(([id, title, where]) => element("li", {},
+    element("a", { href: `#${id}`, onclick: () => { if (isNarrow.matches) menu.open = false; } }, title, element("small", {}, where)))));
   markPlace();
 }
 

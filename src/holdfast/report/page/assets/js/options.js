@@ -1,5 +1,7 @@
 // What is to be drawn, in the charting library's terms.
 
+// Without quotation marks, which the library would put into a saved figure's attributes as they are.
+const FONT = "system-ui, -apple-system, Roboto, Helvetica, sans-serif";
 const DASHES = { solid: "solid", dashed: [7, 4], dotted: [2, 3], "dash-dot": [9, 3, 2, 3] };
 
 function scaled(axis) {
@@ -13,7 +15,7 @@ function unscaled(axis) {
 function axisLook(name, extra = {}) {
   return {
     type: "value", name, nameLocation: "middle", nameTextStyle: { color: ink("quiet"), fontSize: 12 },
-    axisLine: { lineStyle: { color: ink("line") } }, axisTick: { lineStyle: { color: ink("line") } },
+    axisLine: { onZero: false, lineStyle: { color: ink("line") } }, axisTick: { lineStyle: { color: ink("line") } },
     axisLabel: { color: ink("quiet"), fontSize: 12, hideOverlap: true, formatter: written },
     splitLine: { lineStyle: { color: ink("faint") } }, ...extra,
   };
@@ -33,10 +35,10 @@ function horizontalAxis(axis) {
 
 function common(title, names, hidden) {
   return {
-    animation: false, backgroundColor: "transparent", textStyle: { fontFamily: getComputedStyle(document.body).fontFamily },
+    animation: false, backgroundColor: "transparent", textStyle: { fontFamily: FONT },
     aria: { enabled: true, label: { general: { withTitle: `${title}.`, withoutTitle: `${title}.` } } },
-    legend: { show: false, data: names, selected: Object.fromEntries(hidden.map((name) => [name, false])) },
-    grid: { left: 12, right: 18, top: 16, bottom: 12, outerBoundsMode: "same", outerBoundsContain: "all" },
+    legend: { show: false, data: names, selected: Object.fromEntries(names.map((name) => [name, !hidden.includes(name)])) },
+    grid: { left: 12, right: 18, top: 16, bottom: 6, outerBoundsMode: "same", outerBoundsContain: "all" },
     tooltip: {
       confine: true, backgroundColor: ink("surface"), borderColor: ink("line"), padding: [8, 10],
       textStyle: { color: ink("text") }, transitionDuration: 0,
@@ -85,19 +87,29 @@ function meanSeries(series, at, index, spread) {
   };
 }
 
-/** A line that is not to be crossed, with its wrong side shaded; its point keeps it within the axes. */
+/** A value on the allowed side of a limit, so that there is room for both sides; zero stays the least of what is positive. */
+function roomBeside(limit, values) {
+  const known = values.filter((value) => value !== null && value !== undefined);
+  const room = 0.08 * (Math.max(...known, limit.value) - Math.min(...known, limit.value)) || 0.1 * Math.abs(limit.value) || 0.1;
+  if (limit.violated === "below") return limit.value + room;
+  return limit.value > 0 ? Math.max(limit.value - room, 0) : limit.value - room;
+}
+
+/** A line that is not to be crossed, with its wrong side shaded; its points keep it within the axes. */
 function limitSeries(limits, inside) {
   const lines = limits.map((limit) => ({
     [limit.axis === "x" ? "xAxis" : "yAxis"]: limit.value,
-    label: { formatter: limit.label, position: limit.axis === "x" ? "end" : "insideStartTop", rotate: 0 },
+    label: { formatter: limit.label, position: limit.axis === "x" ? "end" : limit.violated === "above" ? "insideEndTop" : "insideEndBottom", rotate: 0 },
   }));
   const areas = limits.map((limit) => {
     const axis = limit.axis === "x" ? "xAxis" : "yAxis";
-    return [{ [axis]: limit.value }, { [axis]: limit.violated === "above" ? Infinity : -Infinity }];
+    const ends = limit.violated === "above" ? [limit.value, Infinity] : [-Infinity, limit.value];
+    return ends.map((end) => ({ [axis]: end }));
   });
   return {
     id: "limits", name: "limits", type: "line", silent: true, symbol: "none", lineStyle: { opacity: 0 }, z: 2,
-    data: limits.map((limit) => (limit.axis === "x" ? [limit.value, inside.y] : [inside.x, limit.value])),
+    data: limits.flatMap((limit) => [limit.value, roomBeside(limit, inside.values)]
+      .map((value) => (limit.axis === "x" ? [value, inside.y] : [inside.x, value]))),
     markLine: {
       symbol: "none", silent: true, lineStyle: { color: ink("text"), type: [8, 4], width: 1.3 },
       label: { color: ink("text"), fontSize: 12, textBorderColor: ink("surface"), textBorderWidth: 3 }, data: lines,
@@ -133,7 +145,10 @@ function linesOption(title, view, spread, hidden) {
   const names = [...new Set(view.series.map((series) => series.name))];
   const option = common(title, names, hidden);
   const wide = spread === "bars" ? barSeries : bandSeries;
-  const inside = { x: at(firstNumber(view.series.flatMap((series) => series.x))) };
+  const inside = {
+    x: at(firstNumber(view.series.flatMap((series) => series.x))),
+    values: view.series.flatMap((series) => [...series.y, ...(series.low || []), ...(series.high || [])]),
+  };
   option.xAxis = horizontalAxis(view.x);
   option.yAxis = axisLook(view.y, { scale: true, nameGap: 12, splitNumber: 4 });
   option.series = [
@@ -185,7 +200,7 @@ function scatterOption(block, hidden) {
   option.series = [
     ...block.clouds.map((cloud, i) => (cloud.way_x.length ? waySeries(cloud, i) : null)),
     ...block.clouds.map(cloudSeries),
-    block.limits.length ? limitSeries(block.limits, { y: firstNumber(points.map((point) => point.y)) }) : null,
+    block.limits.length ? limitSeries(block.limits, { y: firstNumber(points.map((point) => point.y)), values: points.map((point) => point.x) }) : null,
   ].filter((series) => series !== null);
   option.grid.top = 28;
   option.tooltip.trigger = "item";
