@@ -48,6 +48,7 @@ def call(*arguments, **environment):
         (["certify", "--help"], "Exit codes: 0 the policy is feasible, 3 it is not"),
         (["train", "--help"], "holdfast train point-gather --algorithm rcpo --radius 0.2"),
         (["stress", "--help"], "holdfast stress runs/train/point-gather-rcpo-radius-0.2"),
+        (["report", "--help"], "holdfast report runs/train --serve"),
         (["--version"], f"holdfast {hf.__version__}"),
     ],
 )

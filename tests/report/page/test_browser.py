@@ -84,6 +84,7 @@ def test_a_scatter_says_whether_a_point_is_feasible(page):
 def test_the_legend_hides_and_shows_a_series_by_mouse_and_by_key(page):
     chart = figure(page, "Margin in the worst case")
     button = chart.get_by_role("button", name="PCPO", exact=True)
+    page.mouse.move(0, 0)
     before = drawn_paths(chart, PCPO)
     button.click()
     assert button.get_attribute("aria-pressed") == "false"

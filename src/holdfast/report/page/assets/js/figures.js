@@ -78,11 +78,12 @@ function chartFigure(block, parts) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    const shown = chart.getOption().series.findIndex((series) => parts.readable(series) && !state.hidden.has(series.name));
+    const all = chart.getOption().series;
+    const shown = all.findIndex((series) => parts.readable(series) && !state.hidden.has(series.name));
     if (shown < 0) return;
-    const count = chart.getOption().series[shown].data.length;
-    state.index = Math.min(Math.max(state.index + step, 0), count - 1);
-    chart.dispatchAction({ type: "showTip", seriesIndex: shown, dataIndex: state.index });
+    const { data } = all[shown];
+    state.index = Math.min(Math.max(state.index + step, 0), data.length - 1);
+    chart.dispatchAction({ type: "showTip", ...parts.tipAt(chart, shown, data, state.index) });
   }
 
   box.addEventListener("keydown", read);
@@ -92,6 +93,14 @@ function chartFigure(block, parts) {
   return { node, update(next) { state.block = next; draw(); } };
 }
 
+/** Where a pointer would be to read a point; just inside the frame, since its very edge counts as outside. */
+function tipBesideEdges(chart, seriesIndex, data, index) {
+  const across = (point) => chart.convertToPixel({ seriesIndex }, point)[0];
+  const [first, last] = [across(data[0]), across(data[data.length - 1])];
+  if (first === last) return { seriesIndex, dataIndex: index };
+  return { x: Math.min(Math.max(across(data[index]), first + 1), last - 1), y: chart.getHeight() / 2 };
+}
+
 function linesFigure(block) {
   return chartFigure(block, {
     option: (now, view, hidden) => linesOption(now.title, now.views[view], now.spread, hidden),
@@ -99,6 +108,7 @@ function linesFigure(block) {
     series: (now, view) => now.views[view].series,
     notes: () => [],
     readable: (series) => series.id.startsWith("mean-"),
+    tipAt: tipBesideEdges,
   });
 }
 
@@ -109,5 +119,6 @@ function scatterFigure(block) {
     series: (now) => now.clouds,
     notes: () => ["● feasible", "✕ not feasible"],
     readable: (series) => series.id.startsWith("cloud-"),
+    tipAt: (_, seriesIndex, data, dataIndex) => ({ seriesIndex, dataIndex }),
   });
 }
