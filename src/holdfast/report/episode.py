@@ -12,7 +12,7 @@ from typing import Any, Self
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from holdfast._files import atomic_write
 from holdfast.deep.agent import Agent
@@ -125,10 +125,10 @@ class Episode:
 
 
 @eqx.filter_jit
-def _poses_after(
-    env: PointGather, states: PointGatherState, actions: Array, disturbances: Array
-) -> Float[Array, "steps 3"]:
-    return jax.vmap(env.step)(states, actions, disturbances).state.pose
+def _poses_after(env: PointGather, states: Any, actions: Any, disturbances: Any) -> Any:
+    """Where single steps lead, one for each row."""
+    after: Any = jax.vmap(env.step)(states, actions, disturbances).state
+    return after.pose
 
 
 def draw_episode(path: str | os.PathLike[str], episode: Episode, *, title: str = "") -> None:

@@ -123,8 +123,13 @@ function firstNumber(values) {
 }
 
 /** One line of a tooltip: what, how much, and between what. */
-function tipLine(colour, name, text) {
-  return element("span", {}, element("i", { style: `background:${colour}` }), `${name}: `, element("b", {}, text));
+function tipLine(colour, name, value, range) {
+  return element("span", {}, element("i", { style: `background:${colour}` }), `${name}: `, element("b", {}, value), element("small", {}, range));
+}
+
+function rangeText(low, high) {
+  const [from, to] = [written(low), written(high)];
+  return from === to ? "" : ` (${from} to ${to})`;
 }
 
 function linesTip(view, points) {
@@ -134,8 +139,8 @@ function linesTip(view, points) {
   for (const point of seen) {
     const series = view.series[Number(point.seriesId.slice(5))];
     const i = point.dataIndex;
-    const range = series.low ? ` (${written(series.low[i])} to ${written(series.high[i])})` : "";
-    box.append(tipLine(paint(series.colour), series.name, written(series.y[i]) + range));
+    const range = series.low ? rangeText(series.low[i], series.high[i]) : "";
+    box.append(tipLine(paint(series.colour), series.name, written(series.y[i]), range));
   }
   return box;
 }
