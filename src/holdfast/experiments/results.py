@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from holdfast._model import RobustCMDP
-from holdfast.experiments.configuration import Job, TabularExperiment
+from holdfast.experiments.configuration import Job, TabularExperiment, cell_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +85,8 @@ class Result:
         bounds: the model's constraints.
         policy: (S, A), the last iterate.
         history: as in `Solution`.
+        certificate: of the policy, as `Certificate.to_dict` gives it, where one was asked for.
+        cpu_seconds: of the processor, compilation included.
     """
 
     job: Job
@@ -91,6 +94,24 @@ class Result:
     bounds: tuple[Bound, ...]
     policy: Float[np.ndarray, "S A"]
     history: Mapping[str, np.ndarray]
+    certificate: Mapping[str, Any] | None = None
+    cpu_seconds: float = 0.0
+
+    @property
+    def seed(self) -> int:
+        """What drew the initial policy."""
+        return self.job.seed
+
+    @property
+    def seconds(self) -> float:
+        """By the clock, from the start of `solve` to its last iterate."""
+        return float(self.history["seconds"][-1])
+
+    @property
+    def gap(self) -> float:
+        """How far the reward may be from the best possible, as a share; NaN where that is not known."""
+        found = None if self.certificate is None else self.certificate.get("gap")
+        return math.nan if found is None else float(found)
 
     @property
     def reward(self) -> float:
@@ -133,25 +154,39 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Results:
-    """What an experiment gave.
+    """What an experiment gave on one model with one radius.
 
     Arguments:
         experiment: what was run.
-        runs: algorithm to its results, a seed each.
+        runs: algorithm, with the variant of its settings, to its results, a seed each.
         model: SHA-256 of the model's content.
+        environment: what the experiment calls the model.
+        radius: of the uncertainty set; None for the model's own.
     """
 
     experiment: TabularExperiment
     runs: Mapping[str, Sequence[Result]]
     model: str
+    environment: str
+    radius: float | None = None
 
     def __iter__(self) -> Iterator[Result]:
         return (result for results in self.runs.values() for result in results)
 
     @property
+    def cell(self) -> str:
+        """The model with its radius, as the name of a folder."""
+        return cell_name(self.environment, self.radius)
+
+    @property
     def bounds(self) -> tuple[Bound, ...]:
         """The model's constraints."""
         return next(iter(self)).bounds
+
+    @property
+    def iterations(self) -> int:
+        """Of the longest run."""
+        return max(len(result.history["reward"]) for result in self) - 1
 
     def rewards(self, algorithm: str) -> Float[np.ndarray, " seeds"]:
         """Worst-case reward at the end, a seed each."""

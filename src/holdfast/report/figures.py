@@ -96,9 +96,10 @@ def draw(results: Results) -> Any:
     figure = Figure(figsize=(panels * PANEL_INCHES[0], PANEL_INCHES[1]), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, panels, squeeze=False)[0]
-    name = results.experiment.environment
-    spread = _spread(results.experiment.seeds)
-    figure.suptitle(f"{_TITLES.get(name, name)}: {spread}", fontsize=11)
+    name = _TITLES.get(results.environment, results.environment)
+    radius = "" if results.radius is None else f", radius {results.radius:g}"
+    spread = _spread(max(map(len, results.runs.values())))
+    figure.suptitle(f"{name}{radius}: {spread}", fontsize=11)
     _curves(axes[0], results, lambda result: result.history["reward"])
     axes[0].set_ylabel("worst-case reward (discounted)")
     for i, bound in enumerate(bounds):
@@ -143,7 +144,7 @@ def _curves(
         )
         axes.plot(iterations, mean, color=style.colour, linestyle=style.dashes, lw=style.width)
         ends.append(_End(float(mean[-1]), style.label, style.colour))
-    _iterations(axes, results.experiment.iterations)
+    _iterations(axes, results.iterations)
     axes.margins(y=0.08)
     if bound is not None:
         _threshold(axes, bound)

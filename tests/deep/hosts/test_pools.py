@@ -315,7 +315,7 @@ def test_there_is_at_least_one_worker():
 
 def test_workers_find_modules_beside_the_users_script(tmp_path):
     (tmp_path / "rooms.py").write_text(
-        "import gymnasium\n\n\ndef make():\n    return gymnasium.make('CartPole-v1', max_episode_steps=-1)\n"
+        "import gymnasium\n\n\ndef make():\n    return gymnasium.make('CartPole-v1').unwrapped\n"
     )
     script = tmp_path / "script.py"
     script.write_text(
