@@ -70,7 +70,7 @@ def check_same(out, undisturbed):
         for path in undisturbed.rglob("*.*")
         if path.suffix != ".npz" and path.stem != "timings"
     ]
-    assert len(files) == 2 * 3 + 2 + 3 * 3
+    assert len(files) == 2 * 3 + 2 + 3 * 5
     for file in files:
         assert (out / file).read_bytes() == (undisturbed / file).read_bytes(), file
 

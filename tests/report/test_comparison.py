@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.report.comparison import best_feasible, lines, overall, timings
 from holdfast.report.comparison_tables import comparison_table, write_comparison
+from holdfast.report.experiment import write_experiment
 
 # Last reward (a hundredth more for the second seed) and the margins of the iterates.
 RUNS = {
@@ -118,3 +119,17 @@ def test_timings_are_in_files_of_their_own(fabricate, tmp_path):
     for path in tmp_path.glob("*.*"):
         same = path.read_bytes() == (tmp_path / "slower" / path.name).read_bytes()
         assert same == (path.stem != "timings")
+
+
+def test_a_model_at_several_radii_gets_a_figure_of_them(fabricate, tmp_path):
+    at = [dataclasses.replace(fabricate("gambler", **RUNS), radius=r) for r in (0.1, 0.2)]
+    write_experiment(tmp_path, at)
+    assert {path.name for path in tmp_path.glob("gambler-radii.*")} == {
+        "gambler-radii.png",
+        "gambler-radii.svg",
+    }
+    drawn = (tmp_path / "gambler-radii.svg").read_text()
+    assert all(f"<!-- {name} -->" in drawn for name in ("RCPO", "PCPO", "RVI", "radius"))
+    plane = (tmp_path / "gambler-radius-0.1" / "plane.svg").read_text()
+    assert all(f"<!-- {name} -->" in plane for name in ("RCPO", "PCPO", "RVI"))
+    assert "radius" in (tmp_path / "table.md").read_text()

@@ -27,6 +27,8 @@ def test_the_folder_of_an_experiment(fabricate, tmp_path):
         "data.csv",
         "figure.png",
         "figure.svg",
+        "plane.png",
+        "plane.svg",
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast._files import write_text
 from holdfast.experiments.results import Results
@@ -79,15 +79,18 @@ def comparison_table(results: Sequence[Results]) -> Table:
 
     # What a terminal has no room for is in the files.
     columns = [column for column in line_columns(results) if column.heading not in _WIDE]
+    rows = [
+        [*(column.shown(line) for column in columns), f"{timing.cpu_seconds:.1f}"]
+        for line, timing in zip(lines(results), timings(results), strict=True)
+    ]
     table = Table(title="in the worst case; best feasible in bold", title_justify="left")
-    for column in columns:
-        justify = "left" if column.is_text else "right"
-        table.add_column(column.heading, justify=justify, no_wrap=column.is_text)
-    table.add_column("CPU-seconds", justify="right")
-    for line, timing in zip(lines(results), timings(results), strict=True):
+    for i, column in enumerate([*columns, Column("CPU-seconds", str)]):
+        side: Literal["left", "right"] = "left" if column.is_text else "right"
+        # Headings may be folded, numbers not.
+        table.add_column(column.heading, justify=side, min_width=max(len(row[i]) for row in rows))
+    for line, row in zip(lines(results), rows, strict=True):
         style = "bold" if line.best else ("dim" if line.feasible < 1 else "")
-        cells = [*(column.shown(line) for column in columns), f"{timing.cpu_seconds:.1f}"]
-        table.add_row(*(Text(cell, style) for cell in cells))
+        table.add_row(*(Text(cell, style) for cell in row))
     return table
 
 

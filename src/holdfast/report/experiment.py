@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.experiments.results import Results
+from holdfast.report.comparison_figures import write_plane, write_radii
 from holdfast.report.comparison_tables import write_comparison
 from holdfast.report.figures import write_figure
 from holdfast.report.tables import versions, write_data, write_json
 
 
 def write_experiment(folder: Path, results: Sequence[Results]) -> None:
-    """Writes the tables and, in a folder for each model, the figure (PNG and SVG) and `data.csv`.
+    """Writes the tables and, in a folder for each model, the figures and `data.csv`.
+
+    `figure` has reward and constraints against iterations, `plane` the reward against the margin; a
+    model at several radii also gets `MODEL-radii`. Each is there as PNG and SVG.
 
     Everything but `timings.*` and `versions.json` depends on the results alone.
     """
@@ -21,3 +25,8 @@ def write_experiment(folder: Path, results: Sequence[Results]) -> None:
     for found in results:
         write_data(folder / found.cell / "data.csv", found)
         write_figure(folder / found.cell / "figure", found)
+        write_plane(folder / found.cell / "plane", found)
+    for environment in dict.fromkeys(found.environment for found in results):
+        same = [found for found in results if found.environment == environment]
+        if len(same) > 1:
+            write_radii(folder / f"{environment}-radii", same)
