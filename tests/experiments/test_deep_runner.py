@@ -68,9 +68,9 @@ def test_another_stress_is_another_result(found, folder, monkeypatch):
 def test_a_run_elsewhere_comes_home_whole(found, folder, tmp_path):
     (job,) = EXPERIMENT.jobs()
     asked = {
-        "radii": (),
+        "radii": None,
         "noise": (2.0,),
-        "action_noise": (),
+        "action_noise": None,
         "episodes": 50,
         "restarts": 2,
         "updates": 100,

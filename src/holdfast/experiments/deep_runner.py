@@ -222,9 +222,9 @@ def _asked(experiment: DeepExperiment, job: TrainingJob) -> dict[str, Any] | Non
     if not experiment.is_stressed(job):
         return None
     return {
-        "radii": experiment.attacks,
-        "noise": experiment.noise,
-        "action_noise": experiment.action_noise,
+        "radii": experiment.attacks or None,
+        "noise": experiment.noise or None,
+        "action_noise": experiment.action_noise or None,
         "episodes": experiment.episodes,
         "restarts": experiment.restarts,
         "updates": experiment.updates,
@@ -252,15 +252,11 @@ def _known_stress(
 
 def _same(found: Stress, agents: int, asked: Mapping[str, Any]) -> bool:
     """Whether an earlier result is what would be measured now."""
-    levels = {
-        kind: {row.level for row in found.rows if row.kind == kind}
-        for kind in ("attack", "noise", "action noise")
-    }
+    for kind, name in (("attack", "radii"), ("noise", "noise"), ("action noise", "action_noise")):
+        if {row.level for row in found.rows if row.kind == kind} != set(asked[name] or ()):
+            return False
     return (
         len(found.agents) == agents
-        and levels["attack"] == set(asked["radii"])
-        and levels["noise"] == set(asked["noise"])
-        and levels["action noise"] == set(asked["action_noise"])
         and all(found.setup[name] == asked[name] for name in ("episodes", "restarts"))
         and found.setup["kernels"][0]["updates"] == asked["updates"]
     )
