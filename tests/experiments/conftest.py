@@ -23,7 +23,8 @@ class FakeSolve:
             raise KeyboardInterrupt
         self.calls.append((algorithm, seed))
         rows = iterations + 1
-        rng = np.random.default_rng([seed, len(algorithm)])
+        salt = int(1000 * rest["trust_region"]) + len(rest["step"])
+        rng = np.random.default_rng([seed, len(algorithm), salt])
         margins = rng.normal(size=(rows, len(model.constraints)))
         history = {
             "reward": rng.normal(size=rows),

@@ -18,6 +18,7 @@ from holdfast.experiments.folder import read_experiment
 from holdfast.experiments.progress import iterations_on
 from holdfast.experiments.results import Bound, columns
 from holdfast.experiments.runner import run
+from holdfast.report.comparison_tables import write_chosen
 
 EXPERIMENT = TabularExperiment(
     environments=("gambler",),
@@ -221,6 +222,47 @@ def test_models_radii_and_variants_are_all_crossed(tmp_path, solve):
     assert len(found[0].runs["rcpo long"][0].history["reward"]) == 6
     assert [each.cell for each in read_experiment(tmp_path)] == [each.cell for each in found]
     assert len({each.model for each in found}) == 4
+
+
+SEARCHED = dataclasses.replace(
+    EXPERIMENT, search={"rcpo": {"trust_region": [0.1, 0.2], "step": ["exact", "taylor"]}}
+)
+
+
+def test_a_search_tries_all_with_a_seed_of_its_own_and_runs_the_best(tmp_path, solve):
+    found = run_quietly(SEARCHED, tmp_path)
+    assert solve.calls == [*[("rcpo", 2)] * 4, *JOBS]
+    tried = sorted((tmp_path / "gambler" / "search").iterdir())
+    merits = {(r := store.read(path)[1]).merit: r.job.settings for path in tried}
+    assert len(merits) == 4
+    for result in found.runs["rcpo"]:
+        assert result.job.settings == merits[max(merits)]
+    assert found.runs["rvi"][0].job.settings == EXPERIMENT.settings
+    solve.calls.clear()
+    assert run_quietly(SEARCHED, tmp_path).runs.keys() == found.runs.keys()
+    assert solve.calls == []
+    (again,) = read_experiment(tmp_path)
+    assert again.runs["rcpo"][0].job == found.runs["rcpo"][0].job
+    best = again.runs["rcpo"][0].job.settings
+    write_chosen(tmp_path, [again])
+    text = (tmp_path / "chosen.md").read_text()
+    assert f"| gambler | rcpo | trust_region {best.trust_region:g}, step {best.step} |" in text
+    assert "trust_region 0.1, 0.2; step exact, taylor" in text
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"magic": {}}, r"search\.magic: no such key"),
+        ({"rcpo": {"trust_region": 0.1}}, r"search\.rcpo\.trust_region: expected a list"),
+        ({"rcpo": {"trust": [0.1]}}, r"search\.rcpo\.trust: .*trust_region"),
+        ({"rcpo": {"settings": [1]}}, r"search\.rcpo\.settings: expected a table"),
+        ({"rcpo": {"iterations": [0]}}, r"search\.rcpo\.iterations: expected a whole"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(search, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(EXPERIMENT, search=search)
 
 
 def test_a_model_file_of_ones_own(tmp_path, solve):

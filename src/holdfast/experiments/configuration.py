@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -83,6 +84,7 @@ class Job:
         settings: what else `solve` is called with.
         radius: of the uncertainty set; None for the model's own.
         variant: name of the variant of the settings, "" where there are none.
+        searching: whether it only helps to choose the settings of others.
         certify: whether the policy is certified.
         nodes: regions that branch and bound may judge for the certificate.
     """
@@ -93,6 +95,7 @@ class Job:
     settings: SolveSettings = dataclasses.field(default_factory=SolveSettings)
     radius: float | None = None
     variant: str = ""
+    searching: bool = False
     certify: bool = False
     nodes: int = 0
 
@@ -109,7 +112,8 @@ class Job:
     @property
     def path(self) -> str:
         """Where its file lies in the experiment's folder."""
-        return f"{self.cell}/jobs/{self.label.replace(' ', '-')}-seed-{self.seed}.npz"
+        room = "search" if self.searching else "jobs"
+        return f"{self.cell}/{room}/{self.label.replace(' ', '-')}-seed-{self.seed}.npz"
 
     def to_dict(self) -> dict[str, Any]:
         """The job as values that JSON can hold."""
@@ -146,6 +150,8 @@ class TabularExperiment:
         settings: of every run.
         variants: by name, changes to the settings; every algorithm is run with each.
         algorithm: by algorithm, changes to the settings for it alone.
+        search: by algorithm, lists of values for its settings, all combinations of which are tried with
+            one further seed on each model; the others are then run with the best.
         environment: by name, a `model` of `MODELS` and the arguments that it is made with, or a `file`
             that `RobustCMDP.save` wrote.
         certify: whether every last policy is certified, which gives its gap.
@@ -169,6 +175,7 @@ class TabularExperiment:
     settings: SolveSettings = dataclasses.field(default_factory=SolveSettings)
     variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     algorithm: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    search: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     environment: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     certify: bool = False
     nodes: int = 0
@@ -189,16 +196,28 @@ class TabularExperiment:
             raise ValueError("nodes: regions are for certificates, which go with certify = true")
         check_keys(self.algorithm, self.algorithms, "algorithm")
         check_keys(self.environment, self.environments, "environment")
-        self.jobs()  # whatever is wrong with a variant is said here
+        check_keys(self.search, self.algorithms, "search")
+        if self.search and self.variants:
+            raise ValueError("search: settings are either searched or varied, not both")
+        # Whatever is wrong with a variant or a candidate is said here.
+        self.jobs()
+        self.search_jobs()
 
-    def jobs(self) -> list[Job]:
-        """Every run of the experiment: by model, radius, algorithm, variant and seed."""
+    def jobs(self, chosen: Mapping[tuple[str, str], SolveSettings] | None = None) -> list[Job]:
+        """Every run of the experiment: by model, radius, algorithm, variant and seed.
+
+        Arguments:
+            chosen: by cell and algorithm, the settings that a search found best.
+        """
+        best = chosen or {}
         return [
             Job(
                 environment=environment,
                 algorithm=algorithm,
                 seed=seed,
-                settings=self._settings(algorithm, variant),
+                settings=best.get(
+                    (cell_name(environment, radius), algorithm), self._settings(algorithm, variant)
+                ),
                 radius=radius,
                 variant=variant,
                 certify=self.certify,
@@ -209,6 +228,44 @@ class TabularExperiment:
             for variant in self.variants or ("",)
             for seed in range(self.seeds)
         ]
+
+    def search_jobs(self) -> list[Job]:
+        """The runs that choose settings, with a seed that no other run has."""
+        return [
+            Job(
+                environment=environment,
+                algorithm=algorithm,
+                seed=self.seeds,
+                settings=settings,
+                radius=radius,
+                variant=name,
+                searching=True,
+            )
+            for environment, radius in self.cells()
+            for algorithm in self.search
+            for name, settings in self._candidates(algorithm).items()
+        ]
+
+    def _candidates(self, algorithm: str) -> dict[str, SolveSettings]:
+        """Every combination of the values that are searched, by a name for it."""
+        where = f"search.{algorithm}"
+        usual = self._settings(algorithm, "")
+        given = dict(self.search[algorithm])
+        own = given.pop("settings", {})
+        if not isinstance(own, Mapping):
+            raise ValueError(f"{where}.settings: expected a table, got {own!r}")
+        found = {}
+        keys = [*given, *own]
+        for values in itertools.product(
+            *(_values(where, k, v) for k, v in [*given.items(), *own.items()])
+        ):
+            combined = dict(zip(keys, values, strict=True))
+            changes: dict[str, Any] = {key: combined[key] for key in given}
+            if own:
+                changes["settings"] = {**usual.settings, **{key: combined[key] for key in own}}
+            name = " ".join(f"{key}={value}" for key, value in combined.items())
+            found[name] = usual.changed(changes, where)
+        return found
 
     def cells(self) -> list[tuple[str, float | None]]:
         """Every model with every radius."""
@@ -247,7 +304,7 @@ class TabularExperiment:
                 given[key] = names(key, given[key])
         if "radii" in given:
             given["radii"] = numbers("radii", given["radii"])
-        for key in ("variants", "algorithm", "environment"):
+        for key in ("variants", "algorithm", "search", "environment"):
             if key in given:
                 given[key] = tables(key, given[key])
         if "settings" in given:
@@ -265,6 +322,12 @@ class TabularExperiment:
             for name in every
             if mine.get(name) != theirs.get(name)
         }
+
+
+def _values(where: str, key: str, given: Any) -> list[Any]:
+    if not isinstance(given, list | tuple) or not given:
+        raise ValueError(f"{where}.{key}: expected a list of values to try, got {given!r}")
+    return list(given)
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:

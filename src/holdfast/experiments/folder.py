@@ -9,7 +9,7 @@ from typing import Any
 from holdfast import __version__
 from holdfast._files import write_text
 from holdfast.experiments import store
-from holdfast.experiments.configuration import TabularExperiment, cell_name
+from holdfast.experiments.configuration import Job, SolveSettings, TabularExperiment, cell_name
 from holdfast.experiments.description import Experiment, experiment_from_dict
 from holdfast.experiments.results import Result, Results
 
@@ -74,9 +74,8 @@ def read_experiment(folder: Path) -> list[Results]:
 def collect(experiment: TabularExperiment, models: dict[str, str], folder: Path) -> list[Results]:
     """The results of the jobs that are finished, for each model and radius that has any."""
     runs: dict[str, dict[str, list[Result]]] = {}
-    for job in experiment.jobs():
-        digest = models.get(job.cell, "")
-        result = store.load(folder / job.path, store.fingerprint(job, digest))
+    for job in experiment.jobs(chosen(experiment, models, folder)):
+        result = finished(job, models, folder)
         if result is not None:
             runs.setdefault(job.cell, {}).setdefault(job.label, []).append(result)
     return [
@@ -84,3 +83,27 @@ def collect(experiment: TabularExperiment, models: dict[str, str], folder: Path)
         for environment, radius in experiment.cells()
         if (cell := cell_name(environment, radius)) in runs
     ]
+
+
+def chosen(
+    experiment: TabularExperiment, models: dict[str, str], folder: Path
+) -> dict[tuple[str, str], SolveSettings]:
+    """By cell and algorithm, the settings of the best of the finished runs of the search.
+
+    Of those that are equally good it is the first.
+    """
+    best: dict[tuple[str, str], Result] = {}
+    for job in experiment.search_jobs():
+        result = finished(job, models, folder)
+        if result is None:
+            continue
+        known = best.get((job.cell, job.algorithm))
+        if known is None or result.merit > known.merit:
+            best[job.cell, job.algorithm] = result
+    return {key: result.job.settings for key, result in best.items()}
+
+
+def finished(job: Job, models: dict[str, str], folder: Path) -> Result | None:
+    """What a job gave, where its file is there and is the very one."""
+    mark = store.fingerprint(job, models.get(job.cell, ""))
+    return store.load(folder / job.path, mark)

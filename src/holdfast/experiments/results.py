@@ -134,6 +134,14 @@ class Result:
         return bool(feasible_rows(self.history)[-1])
 
     @property
+    def merit(self) -> tuple[bool, float]:
+        """What runs are compared by: feasible ones come first and compare by reward, others by margin.
+
+        Rounded, so that runs that end alike are ties.
+        """
+        return self.feasible, round(self.reward if self.feasible else self.margin, 9)
+
+    @property
     def violates(self) -> bool:
         """Whether the end certainly is not: the margin itself, an upper bound, is negative."""
         return self.margin < 0

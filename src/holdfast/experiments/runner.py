@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
 from holdfast._files import write_bytes
-from holdfast._model import RobustCMDP
 from holdfast._model_file import model_to_bytes
 from holdfast.experiments import store
 from holdfast.experiments._reading import meant
-from holdfast.experiments.configuration import Job, TabularExperiment
+from holdfast.experiments.configuration import Job, TabularExperiment, cell_name
 from holdfast.experiments.engines import EngineOptions, Failed, Made, Task, engine_named
-from holdfast.experiments.folder import collect, write_description
+from holdfast.experiments.folder import chosen, collect, finished, write_description
 from holdfast.experiments.models import models_of
 from holdfast.experiments.progress import progress_on
 from holdfast.experiments.results import Results
@@ -64,26 +63,35 @@ def run(
     start = engine_named(engine)
     models = models_of(experiment)
     _check_algorithms(experiment)
-    digests = {cell: store.model_digest(model) for cell, model in models.items()}
-    by_cell = {job.cell: digests[job.environment, job.radius] for job in experiment.jobs()}
-    write_description(out, experiment, by_cell)
-    tasks, old = _tasks(experiment, models, digests, out)
+    contents = {
+        cell_name(*cell): (model_to_bytes(model), store.model_digest(model))
+        for cell, model in models.items()
+    }
+    digests = {cell: digest for cell, (_, digest) in contents.items()}
+    write_description(out, experiment, digests)
     failures: list[Failed] = []
-    jobs = len(experiment.jobs())
-    with progress_on(sys.stderr if stream is None else stream, jobs) as progress:
-        progress.kept(old)
-        for event in start(tasks, out, options or EngineOptions()) if tasks else ():
-            if isinstance(event, Made):
-                write_bytes(out / event.file.path, event.file.data)
-                kept()
-                progress.finished(store.read(out / event.file.path)[1])
-            elif isinstance(event, Failed):
-                progress.failed(event)
-                if event.for_good:
-                    failures.append(event)
-            else:
-                progress.told(event)
-    return Outcome(collect(experiment, by_cell, out), failures)
+    total = len(experiment.search_jobs()) + len(experiment.jobs())
+    with progress_on(sys.stderr if stream is None else stream, total) as progress:
+
+        def work(jobs: list[Job]) -> None:
+            missing = [job for job in jobs if finished(job, digests, out) is None]
+            progress.kept(len(jobs) - len(missing))
+            tasks = _tasks(missing, contents)
+            for event in start(tasks, out, options or EngineOptions()) if tasks else ():
+                if isinstance(event, Made):
+                    write_bytes(out / event.file.path, event.file.data)
+                    kept()
+                    progress.finished(store.read(out / event.file.path)[1])
+                elif isinstance(event, Failed):
+                    progress.failed(event)
+                    if event.for_good:
+                        failures.append(event)
+                else:
+                    progress.told(event)
+
+        work(experiment.search_jobs())
+        work(experiment.jobs(chosen(experiment, digests, out)))
+    return Outcome(collect(experiment, digests, out), failures)
 
 
 def _check_algorithms(experiment: TabularExperiment) -> None:
@@ -94,24 +102,9 @@ def _check_algorithms(experiment: TabularExperiment) -> None:
             raise ValueError(f"algorithms: there is no {name!r}{meant(name, ALGORITHMS)}")
 
 
-def _tasks(
-    experiment: TabularExperiment,
-    models: dict[tuple[str, float | None], RobustCMDP],
-    digests: dict[tuple[str, float | None], str],
-    out: Path,
-) -> tuple[Sequence[Task], int]:
-    """The jobs that are missing, the seeds of an algorithm together; and how many are not."""
-    tasks, old = [], 0
-    for (cell, _), group in itertools.groupby(
-        experiment.jobs(), key=lambda job: ((job.environment, job.radius), job.label)
-    ):
-        missing: list[Job] = []
-        for job in group:
-            if store.load(out / job.path, store.fingerprint(job, digests[cell])) is None:
-                missing.append(job)
-            else:
-                old += 1
-        if missing:
-            content = model_to_bytes(models[cell])
-            tasks.append(SolveTask(tuple(missing), content, digests[cell]))
-    return tasks, old
+def _tasks(jobs: list[Job], contents: Mapping[str, tuple[bytes, str]]) -> list[Task]:
+    """The jobs, those that differ in their seeds alone together."""
+    return [
+        SolveTask(tuple(group), *contents[cell])
+        for (cell, _), group in itertools.groupby(jobs, key=lambda job: (job.cell, job.label))
+    ]

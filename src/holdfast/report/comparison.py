@@ -151,11 +151,7 @@ def scores(
     results: Results, algorithm: str, other: str
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " m"]]:
     """Ranks of two algorithms' runs among each other, feasible runs before the others."""
-    keys = [
-        (bool(run.feasible), round(run.reward if run.feasible else run.margin, 9))
-        for name in (algorithm, other)
-        for run in results.runs[name]
-    ]
+    keys = [run.merit for name in (algorithm, other) for run in results.runs[name]]
     order = {key: rank for rank, key in enumerate(sorted(set(keys)))}
     ranks = np.array([order[key] for key in keys], float)
     mine = len(results.runs[algorithm])

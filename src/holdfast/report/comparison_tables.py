@@ -41,6 +41,36 @@ def write_comparison(folder: Path, results: Sequence[Results]) -> None:
         write_csv(folder / f"{name}.csv", *_flat(rows))
 
 
+def write_chosen(folder: Path, results: Sequence[Results]) -> None:
+    """Writes `chosen.md` and `chosen.csv`: the settings that a search found best on each model."""
+    rows = [
+        (found.cell, name, *_chosen(found, name))
+        for found in results
+        for name in found.runs
+        if name in found.experiment.search
+    ]
+    if not rows:
+        return
+    head = ("model", "algorithm", "setting", "tried")
+    columns = [Column(h, lambda row, i=i: str(row[i]), is_text=True) for i, h in enumerate(head)]
+    note = "Tried with one seed that no reported run has; the best is what the reported runs have."
+    write_text(folder / "chosen.md", f"{markdown(rows, columns)}\n{note}\n")
+    write_csv(folder / "chosen.csv", head, rows)
+
+
+def _chosen(results: Results, algorithm: str) -> tuple[str, str]:
+    searched = dict(results.experiment.search[algorithm])
+    own = searched.pop("settings", {})
+    settings = results.runs[algorithm][0].job.settings
+    best = {key: getattr(settings, key) for key in searched}
+    best |= {key: settings.settings[key] for key in own}
+    tried = {**searched, **own}
+    return (
+        ", ".join(f"{key} {_value(value)}" for key, value in best.items()),
+        "; ".join(f"{key} {', '.join(map(_value, values))}" for key, values in tried.items()),
+    )
+
+
 def markdown(rows: Sequence[Any], columns: Sequence[Column]) -> str:
     """A Markdown table; the row of a best feasible algorithm is in bold."""
     lines_ = [
@@ -177,6 +207,10 @@ def _flat(rows: Sequence[Line | Overall | Timing]) -> tuple[list[str], Iterable[
         [each for value in row for each in (value if isinstance(value, Estimate) else [value])]
         for row in rows
     )
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _number(value: float) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.experiments.results import Results
 from holdfast.report.comparison_figures import write_plane, write_radii
-from holdfast.report.comparison_tables import write_comparison
+from holdfast.report.comparison_tables import write_chosen, write_comparison
 from holdfast.report.figures import write_figure
 from holdfast.report.tables import versions, write_data, write_json
 
@@ -22,6 +22,7 @@ def write_experiment(folder: Path, results: Sequence[Results]) -> None:
     """
     write_json(folder / "versions.json", versions())
     write_comparison(folder, results)
+    write_chosen(folder, results)
     for found in results:
         write_data(folder / found.cell / "data.csv", found)
         write_figure(folder / found.cell / "figure", found)
