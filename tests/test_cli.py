@@ -48,6 +48,7 @@ def call(*arguments, **environment):
         (["certify", "--help"], "Exit codes: 0 the policy is feasible, 3 it is not"),
         (["train", "--help"], "holdfast train point-gather --algorithm rcpo --radius 0.2"),
         (["stress", "--help"], "holdfast stress runs/train/point-gather-rcpo-radius-0.2"),
+        (["bench", "--help"], "holdfast bench my-experiment.toml --out runs/mine"),
         (["report", "--help"], "holdfast report runs/train --serve"),
         (["--version"], f"holdfast {hf.__version__}"),
     ],
@@ -82,6 +83,15 @@ def bad_inputs(folder):
         "reproduce gambler casino": "'casino'",
         "reproduce gambler --seeds 0": "seeds",
         "reproduce gambler --iterations -3": "iterations",
+        "reproduce gambler --engine steam": "'steam'",
+        "bench papr": "did you mean paper?",
+        "bench missing.toml": "missing.toml",
+        "bench paper --seeds 0": "seeds",
+        "bench paper --workers -1": "workers",
+        "bench paper --engine steam": "'steam'",
+        "bench paper --address here": "address",
+        "bench paper --out file": "file",
+        "bench paper --out nowhere://x": "nowhere://x",
         "reproduce gambler --out file": "file",
         "reproduce gambler --out file/deeper": "file",
         "solve casino": "casino",
@@ -197,7 +207,14 @@ def test_reproduce_end_to_end(main, tmp_path, capsys):
     assert "claims: runs/quick/claims.md" in out
     assert str(tmp_path) not in out
     folder = tmp_path / "runs" / "quick"
-    assert {path.name for path in folder.iterdir()} == {"gambler", "claims.md", "claims.json"}
+    assert {path.name for path in folder.iterdir()} >= {
+        "gambler",
+        "claims.md",
+        "claims.json",
+        "experiment.json",
+        "table.md",
+        "timings.csv",
+    }
     with (folder / "gambler" / "data.csv").open(newline="") as file:
         data = list(csv.DictReader(file))
     assert len(data) == 4 * 4
@@ -213,6 +230,24 @@ def test_reproduce_end_to_end(main, tmp_path, capsys):
     assert main(command) == 0
     assert capsys.readouterr().err == "[4/4] 4 kept from an earlier run\n"
     assert (folder / "gambler" / "data.csv").read_bytes() == data_before
+
+
+def test_bench_tells_what_failed_and_keeps_the_rest(main, tmp_path, capsys, monkeypatch):
+    solve = hf.solve
+    monkeypatch.setattr(
+        hf, "solve", lambda *given, **rest: solve(*given, **rest) if given[1] == "rvi" else 1 / 0
+    )
+    (tmp_path / "mine.toml").write_text(
+        'environments = ["gambler"]\nalgorithms = ["rvi", "rcpo"]\nseeds = 1\n'
+        "[environment.gambler]\ngoal = 4\n"
+    )
+    assert main("bench mine.toml --engine inline --iterations 2") == 1
+    out, err = capsys.readouterr()
+    assert "gambler rcpo failed for good: ZeroDivisionError" in err
+    assert "gambler rcpo failed 3 times, at last so:\nTraceback" in out
+    assert "│ RVI" in out
+    assert "written to runs/bench/mine" in out
+    assert (tmp_path / "runs/bench/mine/table.csv").is_file()
 
 
 def test_solve_writes_a_folder_that_certify_reads(main, tmp_path, capsys):

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.experiments import read_description
+
 ROOT = Path(__file__).parents[1]
 PAGES = [
     "README.md",
@@ -62,7 +64,19 @@ def test_the_code_on_a_page_runs_and_prints_what_the_page_shows(
 def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert ((ROOT / page).parent / target).exists(), target
+        if not target.startswith("https://"):
+            assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_experiments_on_the_page_can_be_read(tmp_path):
+    texts = [body for language, body in blocks("docs/comparing.md") if language == "toml"]
+    path = tmp_path / "mine.toml"
+    jobs = []
+    for text in texts:
+        path.write_text(text)
+        experiment = read_description(path)
+        jobs.append((len(experiment.search_jobs()), len(experiment.jobs())))
+    assert jobs == [(0, 3 * 3 * 3 * 2 * 5), (2 * 3, 2 * 5)]
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)

@@ -8,7 +8,7 @@ from typing import Any
 
 def check_whole_number(name: str, value: Any, *, least: int) -> None:
     """Raises a ValueError unless the value is an integer that is large enough."""
-    if not isinstance(value, numbers.Integral) or value < least:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
 
 

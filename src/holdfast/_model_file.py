@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast._files import atomic_write
+from holdfast._files import write_bytes
 from holdfast._model import Constraint, Kernel, RobustCMDP
 from holdfast.uncertainty import SETS
 
@@ -50,21 +51,19 @@ def model_to_arrays(model: RobustCMDP) -> tuple[dict[str, Any], dict[str, np.nda
     return header, arrays
 
 
-def save_model(model: RobustCMDP, path: str | os.PathLike[str]) -> None:
-    """Writes a model whole or not at all."""
+def model_to_bytes(model: RobustCMDP) -> bytes:
+    """A model as the content of a `.npz` file."""
     header, arrays = model_to_arrays(model)
-    with atomic_write(path) as file:
-        np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
+    file = io.BytesIO()
+    np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
 
 
-def load_model(path: str | os.PathLike[str]) -> RobustCMDP:
-    """Reads a model that `save_model` wrote; the model's own checks apply to it."""
-    if not Path(path).exists():
-        raise FileNotFoundError(f"{path}: no such file")
+def model_from_bytes(data: bytes, name: str = "model") -> RobustCMDP:
+    """The inverse of `model_to_bytes`; the model's own checks apply to it."""
     try:
-        # Opened here because np.load leaves a damaged archive open.
-        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
         header = json.loads(str(arrays["header"]))
         if header["format"] != _FORMAT:
             raise ValueError(f"format {header['format']!r}, expected {_FORMAT!r}")
@@ -72,9 +71,21 @@ def load_model(path: str | os.PathLike[str]) -> RobustCMDP:
             raise ValueError(f"unknown uncertainty set {header['uncertainty']['set']!r}")
         return _from_arrays(header, arrays)
     except KeyError as error:
-        raise ValueError(f"{path}: not a Holdfast model: it has no {error}") from error
+        raise ValueError(f"{name}: not a Holdfast model: it has no {error}") from error
     except _UNREADABLE as error:
-        raise ValueError(f"{path}: not a Holdfast model: {error}") from error
+        raise ValueError(f"{name}: not a Holdfast model: {error}") from error
+
+
+def save_model(model: RobustCMDP, path: str | os.PathLike[str]) -> None:
+    """Writes a model whole or not at all."""
+    write_bytes(path, model_to_bytes(model))
+
+
+def load_model(path: str | os.PathLike[str]) -> RobustCMDP:
+    """Reads a model that `save_model` wrote; the model's own checks apply to it."""
+    if not Path(path).exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    return model_from_bytes(Path(path).read_bytes(), str(path))
 
 
 def _from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> RobustCMDP:

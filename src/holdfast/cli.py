@@ -17,6 +17,7 @@ from holdfast.commands._shared import (
     Command,
     FailedError,
 )
+from holdfast.commands.bench import Bench
 from holdfast.commands.certify import Certify
 from holdfast.commands.report import Report
 from holdfast.commands.reproduce import Reproduce
@@ -32,6 +33,7 @@ Start with one of:
   holdfast certify gambler runs/gambler
   holdfast train point-gather --algorithm rcpo --radius 0.2 --cost-limit 0.1 --seeds 5
   holdfast stress runs/train/point-gather-rcpo-radius-0.2
+  holdfast bench paper --seeds 1
   holdfast report runs -o report.html
 
 `holdfast COMMAND --help` teaches a command; `holdfast --version` prints the version."""
@@ -42,6 +44,7 @@ COMMANDS: dict[str, type[Command]] = {
     "certify": Certify,
     "train": Train,
     "stress": Stress,
+    "bench": Bench,
     "report": Report,
 }
 

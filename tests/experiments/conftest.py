@@ -17,15 +17,14 @@ class FakeSolve:
         self.interrupt_at: int | None = None
 
     def __call__(
-        self, model: Any, algorithm: str, *, seed: int, iterations: int, callback: Any, **rest: Any
+        self, model: Any, algorithm: str, *, seed: int, iterations: int, **rest: Any
     ) -> Any:
         if self.interrupt_at == len(self.calls) + 1:
             raise KeyboardInterrupt
         self.calls.append((algorithm, seed))
         rows = iterations + 1
-        for iteration in range(1, rows):
-            callback(iteration)
-        rng = np.random.default_rng([seed, len(algorithm)])
+        salt = int(1000 * rest["trust_region"]) + len(rest["step"])
+        rng = np.random.default_rng([seed, len(algorithm), salt])
         margins = rng.normal(size=(rows, len(model.constraints)))
         history = {
             "reward": rng.normal(size=rows),

@@ -9,21 +9,28 @@ import zipfile
 import numpy as np
 import pytest
 
+import holdfast as hf
 import holdfast.experiments.store as store
+from holdfast import _files
 from holdfast.environments import MODELS
-from holdfast.experiments import TabularExperiment
-from holdfast.experiments.progress import progress_on
+from holdfast.experiments import SolveSettings, TabularExperiment, read_description
+from holdfast.experiments.folder import read_experiment
+from holdfast.experiments.progress import iterations_on
 from holdfast.experiments.results import Bound, columns
 from holdfast.experiments.runner import run
+from holdfast.report.comparison_tables import write_chosen
 
 EXPERIMENT = TabularExperiment(
-    environment="gambler", algorithms=("rcpo", "rvi"), seeds=2, iterations=3
+    environments=("gambler",),
+    algorithms=("rcpo", "rvi"),
+    seeds=2,
+    settings=SolveSettings(iterations=3),
 )
 JOBS = [("rcpo", 0), ("rcpo", 1), ("rvi", 0), ("rvi", 1)]
 
 
 def run_quietly(experiment, out):
-    return run([experiment], out, stream=io.StringIO())[0]
+    return run(experiment, out, engine="inline", stream=io.StringIO()).results[0]
 
 
 def job_files(out):
@@ -111,12 +118,13 @@ def test_a_damaged_or_foreign_file_is_run_again(tmp_path, solve, damage):
 
 
 @pytest.mark.parametrize(
-    "change", [{"iterations": 4}, {"trust_region": 0.02}, {"step": "taylor"}, {"safeguard": None}]
+    "change", [{"iterations": 4}, {"trust_region": 0.02}, {"step": "taylor"}, {"safeguard": "none"}]
 )
 def test_changed_settings_are_run_again(tmp_path, solve, change):
     run_quietly(EXPERIMENT, tmp_path)
     solve.calls.clear()
-    run_quietly(dataclasses.replace(EXPERIMENT, **change), tmp_path)
+    changed = dataclasses.replace(EXPERIMENT.settings, **change)
+    run_quietly(dataclasses.replace(EXPERIMENT, settings=changed), tmp_path)
     assert solve.calls == JOBS
 
 
@@ -152,30 +160,135 @@ def test_no_half_written_file_is_ever_visible(tmp_path, solve, monkeypatch):
     path = tmp_path / "gambler" / "jobs" / "rcpo-seed-0.npz"
     seen = []
 
-    def interrupted_half_way(file, **arrays):
-        file.write(b"half of a file")
-        file.flush()
+    def interrupted_half_way(handle):
         seen.append(path.exists())
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(np, "savez_compressed", interrupted_half_way)
+        patch.setattr(_files.os, "fsync", interrupted_half_way)
+        # The description is whole before any job is begun.
+        patch.setattr("holdfast.experiments.runner.write_description", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             run_quietly(EXPERIMENT, tmp_path)
     assert seen == [False]
     assert job_files(tmp_path) == []
 
 
-def test_an_unknown_environment_is_refused_before_any_work(tmp_path, solve):
-    with pytest.raises(ValueError, match=r"environment: expected one of gambler, .*'casino'"):
-        run_quietly(TabularExperiment(environment="casino"), tmp_path)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"environments": ("casino",)}, "environments: there is no model 'casino'"),
+        ({"environments": ("gamblr",)}, "did you mean gambler?"),
+        ({"algorithms": ("rcpo", "magic")}, "algorithms: there is no 'magic'"),
+        ({"environment": {"gambler": {"gold": 3}}}, "environment.gambler: .*gold"),
+        (
+            {"environment": {"gambler": {"model": "x"}}},
+            "environment.gambler.model: there is no 'x'",
+        ),
+        ({"environment": {"gambler": {"file": "no.npz"}}}, "no.npz: no such file"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_any_work(tmp_path, solve, change, message):
+    with pytest.raises((ValueError, OSError), match=message):
+        run_quietly(dataclasses.replace(EXPERIMENT, **change), tmp_path)
     assert solve.calls == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_experiments_on_one_environment_are_refused(tmp_path, solve):
-    with pytest.raises(ValueError, match="same environment"):
-        run([EXPERIMENT, EXPERIMENT], tmp_path)
+def test_an_unknown_engine_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="engine: expected one of processes, ray, inline"):
+        run(EXPERIMENT, tmp_path, engine="steam")
+
+
+def test_models_radii_and_variants_are_all_crossed(tmp_path, solve):
+    experiment = dataclasses.replace(
+        EXPERIMENT,
+        radii=(0.05, 0.2),
+        environments=("gambler", "small"),
+        environment={"small": {"model": "gambler", "goal": 4}},
+        variants={"long": {"iterations": 5}, "plain": {"safeguard": "none"}},
+    )
+    found = run(experiment, tmp_path, engine="inline", stream=io.StringIO()).results
+    assert [each.cell for each in found] == [
+        "gambler-radius-0.05",
+        "gambler-radius-0.2",
+        "small-radius-0.05",
+        "small-radius-0.2",
+    ]
+    for each in found:
+        assert list(each.runs) == ["rcpo long", "rcpo plain", "rvi long", "rvi plain"]
+        assert all(len(runs) == 2 for runs in each.runs.values())
+    assert found[2].runs["rcpo long"][0].policy.shape == (5, 2)
+    assert len(found[0].runs["rcpo long"][0].history["reward"]) == 6
+    assert [each.cell for each in read_experiment(tmp_path)] == [each.cell for each in found]
+    assert len({each.model for each in found}) == 4
+
+
+SEARCHED = dataclasses.replace(
+    EXPERIMENT, search={"rcpo": {"trust_region": [0.1, 0.2], "step": ["exact", "taylor"]}}
+)
+
+
+def test_a_search_tries_all_with_a_seed_of_its_own_and_runs_the_best(tmp_path, solve):
+    found = run_quietly(SEARCHED, tmp_path)
+    assert solve.calls == [*[("rcpo", 2)] * 4, *JOBS]
+    tried = sorted((tmp_path / "gambler" / "search").iterdir())
+    merits = {(r := store.read(path)[1]).merit: r.job.settings for path in tried}
+    assert len(merits) == 4
+    for result in found.runs["rcpo"]:
+        assert result.job.settings == merits[max(merits)]
+    assert found.runs["rvi"][0].job.settings == EXPERIMENT.settings
+    solve.calls.clear()
+    assert run_quietly(SEARCHED, tmp_path).runs.keys() == found.runs.keys()
+    assert solve.calls == []
+    (again,) = read_experiment(tmp_path)
+    assert again.runs["rcpo"][0].job == found.runs["rcpo"][0].job
+    best = again.runs["rcpo"][0].job.settings
+    write_chosen(tmp_path, [again])
+    text = (tmp_path / "chosen.md").read_text()
+    assert f"| gambler | rcpo | trust_region {best.trust_region:g}, step {best.step} |" in text
+    assert "trust_region 0.1, 0.2; step exact, taylor" in text
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"magic": {}}, r"search\.magic: no such key"),
+        ({"rcpo": {"trust_region": 0.1}}, r"search\.rcpo\.trust_region: expected a list"),
+        ({"rcpo": {"trust": [0.1]}}, r"search\.rcpo\.trust: .*trust_region"),
+        ({"rcpo": {"settings": [1]}}, r"search\.rcpo\.settings: expected a table"),
+        ({"rcpo": {"iterations": [0]}}, r"search\.rcpo\.iterations: expected a whole"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(search, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(EXPERIMENT, search=search)
+
+
+def test_a_model_file_of_ones_own(tmp_path, solve):
+    MODELS["gambler"](goal=4).save(tmp_path / "mine.npz")
+    (tmp_path / "mine.toml").write_text(
+        'environments = ["mine"]\nalgorithms = ["rcpo"]\nseeds = 1\n'
+        '[environment.mine]\nfile = "mine.npz"\n'
+    )
+    experiment = read_description(tmp_path / "mine.toml")
+    found = run_quietly(experiment, tmp_path / "out")
+    assert found.runs["rcpo"][0].policy.shape == (5, 2)
+
+
+def test_a_job_that_fails_is_told_while_the_others_go_on(tmp_path, solve, monkeypatch):
+    monkeypatch.setattr(
+        hf,
+        "solve",
+        lambda *given, **rest: solve(*given, **rest) if given[1] == "rcpo" else 1 / 0,
+    )
+    stream = io.StringIO()
+    outcome = run(EXPERIMENT, tmp_path, engine="inline", stream=stream)
+    assert [len(runs) for runs in outcome.results[0].runs.values()] == [2]
+    assert [failure.attempts for failure in outcome.failures] == [3]
+    assert "ZeroDivisionError" in outcome.failures[0].traceback
+    assert stream.getvalue().count("is tried again") == 2
+    assert "gambler rvi failed for good: ZeroDivisionError" in stream.getvalue()
 
 
 def test_a_job_file_says_what_it_is_without_pickle(tmp_path, solve):
@@ -209,7 +322,7 @@ def test_the_digest_sees_everything_in_a_model():
 
 def test_elsewhere_than_on_a_terminal_each_finished_job_is_a_line(tmp_path, solve):
     stream = io.StringIO()
-    run([EXPERIMENT], tmp_path, stream=stream)
+    run(EXPERIMENT, tmp_path, engine="inline", stream=stream)
     lines = stream.getvalue().splitlines()
     assert [line.split(":")[0] for line in lines] == [
         f"[{i}/4] gambler {algorithm} seed {seed}"
@@ -217,7 +330,7 @@ def test_elsewhere_than_on_a_terminal_each_finished_job_is_a_line(tmp_path, solv
     ]
     (tmp_path / "gambler" / "jobs" / "rvi-seed-1.npz").unlink()
     stream = io.StringIO()
-    run([EXPERIMENT], tmp_path, stream=stream)
+    run(EXPERIMENT, tmp_path, engine="inline", stream=stream)
     kept, done = stream.getvalue().splitlines()
     assert kept == "[3/4] 3 kept from an earlier run"
     assert done.startswith("[4/4] gambler rvi seed 1: feasible")
@@ -231,13 +344,14 @@ class Terminal(io.StringIO):
 def test_on_a_terminal_there_is_a_bar(tmp_path, solve, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
-    results = run([EXPERIMENT], tmp_path, stream=terminal)[0]
+    run(EXPERIMENT, tmp_path, engine="inline", stream=terminal)
     assert "4/4" in terminal.getvalue()
-    with progress_on(terminal, jobs=1) as bars:
-        bars.begun(EXPERIMENT.jobs()[0])
-        bars.iterated(2)
-        bars.finished(results.runs["rcpo"][0])
-    assert "rcpo seed 0" in terminal.getvalue()
+    terminal = Terminal()
+    with iterations_on(terminal, "gambler rcpo", 5) as told:
+        told(5)
+    assert "gambler rcpo" in terminal.getvalue()
+    with iterations_on(io.StringIO(), "gambler rcpo", 5) as told:
+        assert told is None
 
 
 def test_columns_show_every_constraint_in_its_own_sense():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from holdfast.experiments import PAPER
+from holdfast.experiments import SolveSettings, read_suite
 from holdfast.experiments.results import Bound, Result, Results
 
 THRESHOLDS = {"gambler": 2.5, "n-chain": 6.0, "frozen-lake": 0.7}
@@ -22,10 +22,11 @@ def fabricate() -> Fabricate:
         bounds = bounds or (Bound("utility", THRESHOLDS[environment], "utility"),)
         iterations = max(len(margins) for _, margins in algorithms.values()) - 1
         experiment = dataclasses.replace(
-            PAPER[environment],
+            read_suite("paper"),
+            environments=(environment,),
             algorithms=tuple(algorithms),
             seeds=seeds,
-            iterations=iterations,
+            settings=SolveSettings(iterations=iterations),
         )
         runs: dict[str, list[Result]] = {algorithm: [] for algorithm in algorithms}
         for job in experiment.jobs():
@@ -45,6 +46,6 @@ def fabricate() -> Fabricate:
             runs[job.algorithm].append(
                 Result(job, "feasible", bounds, np.full((2, 2), 0.5), history)
             )
-        return Results(experiment, runs, "0" * 64)
+        return Results(experiment, runs, "0" * 64, environment)
 
     return make

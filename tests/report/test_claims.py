@@ -5,9 +5,11 @@ import json
 
 import pytest
 
-from holdfast.experiments import PAPER
+from holdfast.experiments import SolveSettings, read_suite
 from holdfast.report.claims import CLAIMS, changed_settings, check_claims
 from holdfast.report.claims_table import claims_markdown, claims_table, write_claims
+
+PAPER = read_suite("paper")
 
 # Reward and margins of the iterates, such that every claim holds.
 HOLDING = {
@@ -60,7 +62,7 @@ def the_claim(experiment, piece):
     return min(found, key=lambda claim: len(claim.statement))
 
 
-@pytest.mark.parametrize("experiment", PAPER)
+@pytest.mark.parametrize("experiment", PAPER.environments)
 def test_every_claim_can_hold(fabricate, experiment):
     verdicts = check_claims([fabricate(experiment, **HOLDING[experiment])])
     assert [v.claim for v in verdicts] == [c for c in CLAIMS if c.experiment == experiment]
@@ -119,14 +121,15 @@ def test_the_numbers_are_the_measured_ones(fabricate):
 def test_the_statements_name_the_models_own_thresholds():
     from holdfast.environments import MODELS
 
-    for name, make in ((name, MODELS[name]) for name in PAPER):
+    for name, make in ((name, MODELS[name]) for name in PAPER.environments):
         threshold = f"utility at least {make().constraints[0].threshold:g}"
         assert any(threshold in c.statement for c in CLAIMS if c.experiment == name)
 
 
 def test_other_settings_are_said(fabricate):
-    assert changed_settings(PAPER["gambler"]) == ""
-    short = dataclasses.replace(PAPER["gambler"], seeds=1, iterations=3)
+    assert changed_settings(PAPER) == ""
+    assert changed_settings(dataclasses.replace(PAPER, environments=("gambler",))) == ""
+    short = dataclasses.replace(PAPER, seeds=1, settings=SolveSettings(iterations=3))
     assert changed_settings(short) == "seeds 1 instead of 5, iterations 3 instead of 200"
     text = claims_markdown(check_claims([fabricate("gambler", **HOLDING["gambler"])]))
     assert "seeds 2 instead of 5" in text
@@ -134,7 +137,7 @@ def test_other_settings_are_said(fabricate):
 
 def test_the_default_experiment_has_no_note(fabricate):
     results = fabricate("gambler", **HOLDING["gambler"])
-    verdicts = check_claims([dataclasses.replace(results, experiment=PAPER["gambler"])])
+    verdicts = check_claims([dataclasses.replace(results, experiment=PAPER)])
     assert "instead of" not in claims_markdown(verdicts)
 
 

@@ -53,7 +53,7 @@ def results(robust_cost, robust_reward=5.0):
             robust = job.algorithm == "rcpo"
             found = stressed(robust_cost if robust else 0.2, robust_reward if robust else 4.0)
         runs[job] = Trained(job, rows, found)
-    return DeepResults(EXPERIMENT, runs)
+    return DeepResults(EXPERIMENT, "point-gather", runs)
 
 
 @pytest.mark.parametrize(("cost", "holds"), [(0.09, True), (0.097, False), (0.2, False)])
@@ -79,6 +79,6 @@ def test_everything_is_written(tmp_path):
     assert "| RCPO | 0.01 | 5 [5, 5] |" in (tmp_path / "table.md").read_text()
     rows = (tmp_path / "learning.csv").read_text().splitlines()
     assert len(rows) == 1 + len(EXPERIMENT.jobs()) * 6
-    changed = dataclasses.replace(EXPERIMENT, radius=0.3)
+    changed = dataclasses.replace(EXPERIMENT, radii=(0.3,))
     with pytest.raises(KeyError):
-        lines(DeepResults(changed, found.runs))  # nothing was measured there
+        lines(DeepResults(changed, "point-gather", found.runs))  # nothing was measured there

@@ -6,13 +6,24 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from holdfast.commands._shared import check_writable, console, refused
-from holdfast.experiments import DEEP, PAPER, DeepExperiment, TabularExperiment
+from holdfast.commands.bench import (
+    EngineArguments,
+    changed,
+    in_simulators,
+    in_tables,
+    tell_failures,
+)
+from holdfast.experiments import DeepExperiment, TabularExperiment, read_suite
 
 if TYPE_CHECKING:
+    from holdfast.experiments.engines import Failed
     from holdfast.report.claims import Verdict
+
+TABLES = read_suite("paper").environments
+SIMULATORS = read_suite("point-gather").environments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +33,9 @@ class Reproduce:
     about: ClassVar[str] = """Runs the paper's experiments and checks its claims against them.
 
 gambler, n-chain and frozen-lake compare RCPO with PCPO, CPO and RVI in tables, from several random
-initial policies. Their folders get figure.png and figure.svg, every iterate in data.csv,
-summary.json, summary.csv and config.json. They take a minute together.
+initial policies. Their folders get figure.png and figure.svg and every iterate in data.csv; beside them
+are table.md, overall.md and timings.md (also .csv and .tex). They take a minute together. It is
+`holdfast bench paper` with a check of the claims.
 
 point-gather trains RCPO, PCPO, CPO and unconstrained TRPO in a simulator, with two step sizes, and
 puts the policies under noise and under attack. Its folder gets figure.png, undisturbed.png, table.md,
@@ -38,9 +50,10 @@ Examples:
   holdfast reproduce gambler n-chain --seeds 2 --iterations 50 --out runs/quick
   holdfast reproduce point-gather
 
-Exit codes: 0 done, 2 bad input, 130 interrupted. Claims that do not hold do not change it."""
+Exit codes: 0 done, 1 some jobs failed, 2 bad input, 130 interrupted. Claims that do not hold do not
+change it."""
 
-    names: Annotated[Positional[tuple[str, ...]], arg(metavar="[NAME ...]")] = tuple(PAPER)
+    names: Annotated[Positional[tuple[str, ...]], arg(metavar="[NAME ...]")] = TABLES
     """Which experiments."""
     seeds: Annotated[int, arg(metavar="N")] = TabularExperiment.seeds
     """Runs of every algorithm, with the seeds 0 to N - 1."""
@@ -48,56 +61,55 @@ Exit codes: 0 done, 2 bad input, 130 interrupted. Claims that do not hold do not
         int | None, arg(metavar="N", help_behavior_hint="(default: 200; point-gather: 100)")
     ] = None
     """Iterations of every run."""
+    on: OmitArgPrefixes[EngineArguments] = dataclasses.field(default_factory=EngineArguments)
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs/reproduce")
     """Folder for everything that is written."""
 
     def run(self) -> int:
         """Runs what is not there yet, writes the reports and prints the claims."""
         with refused():
-            experiments = [self._experiment(name) for name in dict.fromkeys(self.names)]
+            experiments = self._experiments()
             check_writable(self.out)
-        from holdfast.experiments.compilation_cache import use_compilation_cache
+            self.on.resolved(simulators=False)
         from holdfast.report.claims_table import claims_table, notes, write_claims
 
-        use_compilation_cache()
-        tables = [each for each in experiments if isinstance(each, TabularExperiment)]
-        verdicts = self._in_tables(tables) if tables else []
+        verdicts: list[Verdict] = []
+        failures: list[Failed] = []
         for each in experiments:
-            if isinstance(each, DeepExperiment):
-                verdicts += self._in_a_simulator(each)
+            judged, failed = self._run(each)
+            verdicts += judged
+            failures += failed
         write_claims(self.out, verdicts)
         console().print(claims_table(verdicts))
         for note in notes(verdicts):
             print(note)
-        for experiment in experiments:
-            print(f"{experiment.environment}: {self.out / experiment.environment / 'figure.png'}")
+        for name in dict.fromkeys(self.names):
+            print(f"{name}: {self.out / name / 'figure.png'}")
         print(f"claims: {self.out / 'claims.md'}")
-        return 0
+        return tell_failures(failures)
 
-    def _in_tables(self, experiments: list[TabularExperiment]) -> list[Verdict]:
-        from holdfast.experiments.runner import run
-        from holdfast.report.claims import check_claims
-        from holdfast.report.experiment import write_experiment
+    def _run(
+        self, experiment: TabularExperiment | DeepExperiment
+    ) -> tuple[list[Verdict], list[Failed]]:
+        if isinstance(experiment, TabularExperiment):
+            from holdfast.report.claims import check_claims
 
-        results = run(experiments, self.out)
-        for found in results:
-            write_experiment(self.out / found.experiment.environment, found)
-        return check_claims(results)
-
-    def _in_a_simulator(self, experiment: DeepExperiment) -> list[Verdict]:
-        from holdfast.experiments.deep_runner import run_deep
+            tables, failures = in_tables(experiment, self.out, self.on)
+            return check_claims(tables), failures
         from holdfast.report.deep_claims import check_deep_claims
-        from holdfast.report.deep_experiment import write_deep_experiment
 
-        folder = self.out / experiment.environment
-        found = run_deep(experiment, folder)
-        write_deep_experiment(folder, found)
-        return check_deep_claims(found)
+        found, failures = in_simulators(experiment, self.out, self.on)
+        return [verdict for each in found for verdict in check_deep_claims(each)], failures
 
-    def _experiment(self, name: str) -> TabularExperiment | DeepExperiment:
-        known: dict[str, TabularExperiment | DeepExperiment] = {**PAPER, **DEEP}
-        if name not in known:
-            raise ValueError(f"unknown experiment {name!r}; there are {', '.join(known)}")
-        usual = known[name]
-        iterations = usual.iterations if self.iterations is None else self.iterations
-        return dataclasses.replace(usual, seeds=self.seeds, iterations=iterations)
+    def _experiments(self) -> list[TabularExperiment | DeepExperiment]:
+        known = (*TABLES, *SIMULATORS)
+        for name in self.names:
+            if name not in known:
+                raise ValueError(f"unknown experiment {name!r}; there are {', '.join(known)}")
+        found: list[TabularExperiment | DeepExperiment] = []
+        for suite, every in (("paper", TABLES), ("point-gather", SIMULATORS)):
+            asked = tuple(name for name in dict.fromkeys(self.names) if name in every)
+            if asked:
+                experiment = dataclasses.replace(read_suite(suite), environments=asked)
+                found.append(changed(experiment, seeds=self.seeds, iterations=self.iterations))
+        return found

@@ -17,7 +17,7 @@ from holdfast.commands._shared import (
     console,
     refused,
 )
-from holdfast.experiments import Job, TabularExperiment
+from holdfast.experiments import Job, SolveSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +42,11 @@ Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted.
     """A .npz file, a folder that solve wrote, or a name such as gambler."""
     algorithm: Annotated[str, arg(metavar="NAME")] = "rcpo"
     """One of rcpo, pcpo, cpo, rvi, lp."""
-    iterations: Annotated[int, arg(metavar="N")] = TabularExperiment.iterations
+    iterations: Annotated[int, arg(metavar="N")] = SolveSettings.iterations
     """Number of policy updates."""
-    trust_region: Annotated[float, arg(metavar="DELTA")] = TabularExperiment.trust_region
+    trust_region: Annotated[float, arg(metavar="DELTA")] = SolveSettings.trust_region
     """Largest expected KL divergence of one update."""
-    step: Annotated[str, arg(metavar="exact|taylor")] = TabularExperiment.step
+    step: Annotated[str, arg(metavar="exact|taylor")] = SolveSettings.step
     """Solve each update exactly, or its second-order expansion."""
     safeguard: Annotated[str, arg(metavar="project|none")] = "project"
     """"project" keeps a feasible policy feasible; "none" is the paper's plain update."""
@@ -64,38 +64,47 @@ Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted.
 
     def run(self) -> int:
         """Solves, prints a table and writes the folder."""
-        job = Job(
-            environment=Path(self.model).name,
-            algorithm=self.algorithm,
-            seed=self.seed,
-            iterations=self.iterations,
-            trust_region=self.trust_region,
-            step=self.step,
-            safeguard=None if self.safeguard == "none" else self.safeguard,
-            worst_case=TabularExperiment.worst_case,
-        )
+        with refused():
+            job = Job(
+                environment=Path(self.model).name,
+                algorithm=self.algorithm,
+                seed=self.seed,
+                settings=SolveSettings(
+                    iterations=self.iterations,
+                    trust_region=self.trust_region,
+                    step=self.step,
+                    safeguard=self.safeguard,
+                ),
+            )
         folder = f"{Path(self.model).stem}-{self.algorithm}-seed-{self.seed}"
         out = Path(self.out or Path("runs/solve") / folder)
         import holdfast as hf
         from holdfast.experiments.compilation_cache import use_compilation_cache
-        from holdfast.experiments.progress import progress_on
+        from holdfast.experiments.progress import iterations_on
         from holdfast.report.solution import read_model, solution_table, write_solution
 
         with refused():
             check_writable(out)
             model = self.uncertainty.apply(read_model(self.model))
         use_compilation_cache()
-        with refused(), progress_on(sys.stderr, jobs=1) as progress:
-            progress.begun(job)
+        with refused(), iterations_on(sys.stderr, str(job), self.iterations) as told:
             solution = hf.solve(
                 model,
                 job.algorithm,
-                callback=progress.iterated,
+                seed=job.seed,
+                callback=told,
                 certify=self.certify,
                 nodes=self.nodes,
-                **job.solve_arguments(),
+                **job.settings.arguments(),
             )
-        settings = {**job.to_dict(), "uncertainty": self.uncertainty.to_dict(), "nodes": self.nodes}
+        settings = {
+            "environment": job.environment,
+            "algorithm": job.algorithm,
+            "seed": job.seed,
+            **job.settings.arguments(),
+            "uncertainty": self.uncertainty.to_dict(),
+            "nodes": self.nodes,
+        }
         write_solution(out, model, solution, settings)
         if solution.certificate is not None:
             print(f"{solution.algorithm.upper()}: {solution.certificate}")

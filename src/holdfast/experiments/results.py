@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from holdfast._model import RobustCMDP
-from holdfast.experiments.configuration import Job, TabularExperiment
+from holdfast.experiments.configuration import Job, TabularExperiment, cell_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +85,8 @@ class Result:
         bounds: the model's constraints.
         policy: (S, A), the last iterate.
         history: as in `Solution`.
+        certificate: of the policy, as `Certificate.to_dict` gives it, where one was asked for.
+        cpu_seconds: of the processor, compilation included.
     """
 
     job: Job
@@ -92,6 +94,8 @@ class Result:
     bounds: tuple[Bound, ...]
     policy: Float[np.ndarray, "S A"]
     history: Mapping[str, np.ndarray]
+    certificate: Mapping[str, Any] | None = None
+    cpu_seconds: float = 0.0
 
     @property
     def seed(self) -> int:
@@ -99,9 +103,15 @@ class Result:
         return self.job.seed
 
     @property
+    def seconds(self) -> float:
+        """By the clock, from the start of `solve` to its last iterate."""
+        return float(self.history["seconds"][-1])
+
+    @property
     def gap(self) -> float:
         """How far the reward may be from the best possible, as a share; NaN where that is not known."""
-        return math.nan
+        found = None if self.certificate is None else self.certificate.get("gap")
+        return math.nan if found is None else float(found)
 
     @property
     def reward(self) -> float:
@@ -124,6 +134,14 @@ class Result:
         return bool(feasible_rows(self.history)[-1])
 
     @property
+    def merit(self) -> tuple[bool, float]:
+        """What runs are compared by: feasible ones come first and compare by reward, others by margin.
+
+        Rounded, so that runs that end alike are ties.
+        """
+        return self.feasible, round(self.reward if self.feasible else self.margin, 9)
+
+    @property
     def violates(self) -> bool:
         """Whether the end certainly is not: the margin itself, an upper bound, is negative."""
         return self.margin < 0
@@ -144,32 +162,39 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Results:
-    """What an experiment gave.
+    """What an experiment gave on one model with one radius.
 
     Arguments:
         experiment: what was run.
-        runs: algorithm to its results, a seed each.
+        runs: algorithm, with the variant of its settings, to its results, a seed each.
         model: SHA-256 of the model's content.
+        environment: what the experiment calls the model.
         radius: of the uncertainty set; None for the model's own.
     """
 
     experiment: TabularExperiment
     runs: Mapping[str, Sequence[Result]]
     model: str
+    environment: str
     radius: float | None = None
-
-    @property
-    def environment(self) -> str:
-        """What the experiment calls the model."""
-        return self.experiment.environment
 
     def __iter__(self) -> Iterator[Result]:
         return (result for results in self.runs.values() for result in results)
 
     @property
+    def cell(self) -> str:
+        """The model with its radius, as the name of a folder."""
+        return cell_name(self.environment, self.radius)
+
+    @property
     def bounds(self) -> tuple[Bound, ...]:
         """The model's constraints."""
         return next(iter(self)).bounds
+
+    @property
+    def iterations(self) -> int:
+        """Of the longest run."""
+        return max(len(result.history["reward"]) for result in self) - 1
 
     def rewards(self, algorithm: str) -> Float[np.ndarray, " seeds"]:
         """Worst-case reward at the end, a seed each."""

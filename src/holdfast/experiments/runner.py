@@ -1,79 +1,110 @@
-"""Runs experiments job by job; what an earlier run finished is not run again."""
+"""Runs experiments on tables; what an earlier run finished is not run again."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
-import holdfast as hf
-from holdfast._model import RobustCMDP
-from holdfast.experiments.configuration import Job, TabularExperiment
-from holdfast.experiments.progress import Progress, progress_on
-from holdfast.experiments.results import Bound, Result, Results
-from holdfast.experiments.store import fingerprint, job_path, load, model_digest, save
+from holdfast._files import write_bytes
+from holdfast._model_file import model_to_bytes
+from holdfast.experiments import store
+from holdfast.experiments._reading import meant
+from holdfast.experiments.configuration import Job, TabularExperiment, cell_name
+from holdfast.experiments.engines import EngineOptions, Failed, Made, Task, engine_named
+from holdfast.experiments.folder import chosen, collect, finished, write_description
+from holdfast.experiments.models import models_of
+from holdfast.experiments.progress import progress_on
+from holdfast.experiments.results import Results
+from holdfast.experiments.tasks import SolveTask
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came of an experiment.
+
+    Attributes:
+        results: of the jobs that were finished, for each model and radius that has any.
+        failures: of the tasks that failed for good.
+    """
+
+    results: list[Results]
+    failures: list[Failed]
 
 
 def run(
-    experiments: Sequence[TabularExperiment], out: Path, *, stream: TextIO | None = None
-) -> list[Results]:
+    experiment: TabularExperiment,
+    out: Path,
+    *,
+    engine: str = "processes",
+    options: EngineOptions | None = None,
+    stream: TextIO | None = None,
+    kept: Callable[[], None] = lambda: None,
+) -> Outcome:
     """Runs every job that has no file yet and gives all results.
 
-    The files of an experiment lie in `out / experiment.environment`. An interrupt leaves the jobs
-    that were finished; calling again with the same arguments goes on from there.
+    An interrupt or a kill leaves the jobs that were finished; calling again with the same arguments
+    goes on from there. A job that fails is tried again twice, and then told while the others go on.
 
     Arguments:
-        experiments: what to run, each on an environment of its own.
-        out: the folder for all of them.
+        experiment: what to run.
+        out: the experiment's folder.
+        engine: "processes", "ray" or "inline".
+        options: of the engine.
         stream: where progress goes; stderr if left out.
+        kept: called whenever a job's file was written.
 
     Raises:
-        ValueError: an environment is unknown or is named twice, before any work.
+        ValueError: a model, an algorithm or the engine is not to be had; before any work.
     """
-    models = {e.environment: _model(e.environment) for e in experiments}
-    if len(models) != len(experiments):
-        raise ValueError("experiments: two have the same environment, so the same folder")
-    jobs = sum(len(experiment.jobs()) for experiment in experiments)
-    with progress_on(sys.stderr if stream is None else stream, jobs) as progress:
-        return [
-            _run_experiment(e, models[e.environment], out / e.environment, progress)
-            for e in experiments
-        ]
+    start = engine_named(engine)
+    models = models_of(experiment)
+    _check_algorithms(experiment)
+    contents = {
+        cell_name(*cell): (model_to_bytes(model), store.model_digest(model))
+        for cell, model in models.items()
+    }
+    digests = {cell: digest for cell, (_, digest) in contents.items()}
+    write_description(out, experiment, digests)
+    failures: list[Failed] = []
+    total = len(experiment.search_jobs()) + len(experiment.jobs())
+    with progress_on(sys.stderr if stream is None else stream, total) as progress:
+
+        def work(jobs: list[Job]) -> None:
+            missing = [job for job in jobs if finished(job, digests, out) is None]
+            progress.kept(len(jobs) - len(missing))
+            tasks = _tasks(missing, contents)
+            for event in start(tasks, out, options or EngineOptions()) if tasks else ():
+                if isinstance(event, Made):
+                    write_bytes(out / event.file.path, event.file.data)
+                    kept()
+                    progress.finished(store.read(out / event.file.path)[1])
+                elif isinstance(event, Failed):
+                    progress.failed(event)
+                    if event.for_good:
+                        failures.append(event)
+                else:
+                    progress.told(event)
+
+        work(experiment.search_jobs())
+        work(experiment.jobs(chosen(experiment, digests, out)))
+    return Outcome(collect(experiment, digests, out), failures)
 
 
-def _model(environment: str) -> RobustCMDP:
-    models = hf.environments.MODELS
-    if environment not in models:
-        raise ValueError(f"environment: expected one of {', '.join(models)}, got {environment!r}")
-    return models[environment]()
+def _check_algorithms(experiment: TabularExperiment) -> None:
+    from holdfast.tabular.algorithms import ALGORITHMS
+
+    for name in experiment.algorithms:
+        if name not in ALGORITHMS:
+            raise ValueError(f"algorithms: there is no {name!r}{meant(name, ALGORITHMS)}")
 
 
-def _run_experiment(
-    experiment: TabularExperiment, model: RobustCMDP, folder: Path, progress: Progress
-) -> Results:
-    digest = model_digest(model)
-    runs: dict[str, list[Result]] = {algorithm: [] for algorithm in experiment.algorithms}
-    for job in experiment.jobs():
-        path, mark = job_path(folder, job), fingerprint(job, digest)
-        result = load(path, job, mark)
-        if result is not None:
-            progress.kept(job)
-        else:
-            progress.begun(job)
-            result = _run_job(job, model, progress)
-            save(path, result, mark)
-            progress.finished(result)
-        runs[job.algorithm].append(result)
-    return Results(experiment, runs, digest)
-
-
-def _run_job(job: Job, model: RobustCMDP, progress: Progress) -> Result:
-    solution = hf.solve(model, job.algorithm, callback=progress.iterated, **job.solve_arguments())
-    return Result(
-        job=job,
-        status=solution.status,
-        bounds=Bound.of(model),
-        policy=solution.policy,
-        history=solution.history,
-    )
+def _tasks(jobs: list[Job], contents: Mapping[str, tuple[bytes, str]]) -> list[Task]:
+    """The jobs, those that differ in their seeds alone together."""
+    return [
+        SolveTask(tuple(group), *contents[cell])
+        for (cell, _), group in itertools.groupby(jobs, key=lambda job: (job.cell, job.label))
+    ]

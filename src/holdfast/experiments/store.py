@@ -1,9 +1,10 @@
-"""Finished jobs on disk: one file each, whole or not there, found again by its fingerprint."""
+"""Finished jobs as bytes: one file each, found again by its fingerprint."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from holdfast import __version__
-from holdfast._files import atomic_write
 from holdfast._model import RobustCMDP
 from holdfast._model_file import model_to_arrays
 from holdfast.experiments.configuration import Job
 from holdfast.experiments.results import Bound, Result, columns
 
-_FORMAT = "holdfast-job-1"
+FORMAT = "holdfast-job-2"
 _HISTORY = "history_"
 
 
@@ -33,52 +33,65 @@ def model_digest(model: RobustCMDP) -> str:
 
 def fingerprint(job: Job, digest: str) -> str:
     """SHA-256 of all that decides a job's result: its description, its model and our version."""
-    description = {"job": job.to_dict(), "model": digest, "version": __version__, "format": _FORMAT}
+    description = {"job": job.to_dict(), "model": digest, "version": __version__, "format": FORMAT}
     return hashlib.sha256(_canonical(description)).hexdigest()
 
 
-def job_path(folder: Path, job: Job) -> Path:
-    """Where a job's file lies in the experiment's folder."""
-    return folder / "jobs" / f"{job.algorithm}-seed-{job.seed}.npz"
-
-
-def save(path: Path, result: Result, mark: str) -> None:
-    """Writes a result under its fingerprint."""
+def to_bytes(result: Result, mark: str) -> bytes:
+    """A result under its fingerprint, as a `.npz` file."""
     header = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "fingerprint": mark,
         "job": result.job.to_dict(),
         "status": result.status,
         "bounds": [dataclasses.asdict(bound) for bound in result.bounds],
+        "certificate": result.certificate,
+        "cpu_seconds": result.cpu_seconds,
     }
     arrays = {_HISTORY + name: np.asarray(value) for name, value in result.history.items()}
     arrays["policy"] = result.policy
-    with atomic_write(path) as file:
-        np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
+    file = io.BytesIO()
+    np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
 
 
-def load(path: Path, job: Job, mark: str) -> Result | None:
-    """What `save` wrote under this fingerprint; None if there is nothing that can be read."""
+def load(path: Path, mark: str) -> Result | None:
+    """What `to_bytes` gave under this fingerprint; None if there is nothing that can be read."""
     if not path.is_file():
         return None
-    try:
-        # Opened here, since np.load leaves a file that it cannot read open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        header = json.loads(str(arrays["header"]))
-        if header["fingerprint"] != mark:
-            return None
-        history = {
-            name.removeprefix(_HISTORY): value
-            for name, value in arrays.items()
-            if name.startswith(_HISTORY)
-        }
-        bounds = tuple(Bound(**bound) for bound in header["bounds"])
-        columns(history, bounds)  # raises where one is missing or has the wrong shape
-        return Result(job, str(header["status"]), bounds, arrays["policy"], history)
     # A damaged archive can raise nearly anything; whatever is wrong with it, the job is run again.
+    try:
+        found, result = read(path)
     except Exception:
         return None
+    return result if found == mark else None
+
+
+def read(path: Path) -> tuple[str, Result]:
+    """The fingerprint and the result that a file holds; raises nearly anything if it is damaged."""
+    # Opened here, since np.load leaves a file that it cannot read open.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    header = json.loads(str(arrays["header"]))
+    if header["format"] != FORMAT:
+        raise ValueError(f"{path}: of the format {header['format']!r}, not {FORMAT!r}")
+    history = {
+        name.removeprefix(_HISTORY): value
+        for name, value in arrays.items()
+        if name.startswith(_HISTORY)
+    }
+    bounds = tuple(Bound(**bound) for bound in header["bounds"])
+    columns(history, bounds)  # raises where one is missing or has the wrong shape
+    result = Result(
+        job=Job.from_dict(header["job"]),
+        status=str(header["status"]),
+        bounds=bounds,
+        policy=arrays["policy"],
+        history=history,
+        certificate=header["certificate"],
+        cpu_seconds=float(header["cpu_seconds"]),
+    )
+    return str(header["fingerprint"]), result
 
 
 def _canonical(value: Any) -> bytes:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.experiments.configuration import PAPER, TabularExperiment
+from holdfast.experiments.configuration import TabularExperiment
+from holdfast.experiments.description import read_suite
 from holdfast.experiments.results import Results
 
 _TABULAR = "paper, section 6.1"
@@ -37,7 +38,7 @@ class Claim:
     """A sentence about an experiment and how to check it.
 
     Arguments:
-        experiment: key in `PAPER`.
+        experiment: the model that it is about.
         statement: the claim.
         source: who makes it.
         check: decides it from the experiment's results.
@@ -66,7 +67,7 @@ class Verdict:
 
 def check_claims(results: Iterable[Results]) -> list[Verdict]:
     """Checks every claim about the experiments that were run."""
-    by_name = {found.experiment.environment: found for found in results}
+    by_name = {found.environment: found for found in results}
     return [
         Verdict(claim, claim.check(found), changed_settings(found.experiment))
         for name, found in by_name.items()
@@ -76,9 +77,11 @@ def check_claims(results: Iterable[Results]) -> list[Verdict]:
 
 
 def changed_settings(experiment: TabularExperiment) -> str:
-    """How an experiment differs from the one of the same name in `PAPER`, in words."""
-    changes = experiment.differences(PAPER[experiment.environment])
-    return ", ".join(f"{name} {ran} instead of {paper}" for name, (ran, paper) in changes.items())
+    """How an experiment differs from the paper's, in words."""
+    paper = read_suite("paper")
+    assert isinstance(paper, TabularExperiment)
+    changes = experiment.differences(paper)
+    return ", ".join(f"{name} {ran} instead of {usual}" for name, (ran, usual) in changes.items())
 
 
 def satisfies(*algorithms: str) -> Callable[[Results], Finding]:

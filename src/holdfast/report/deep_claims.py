@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from holdfast.deep.stress_result import Measured, Stress
-from holdfast.experiments.configuration import DEEP
 from holdfast.experiments.deep_runner import DeepResults, Trained
+from holdfast.experiments.description import read_suite
 from holdfast.report.claims import Claim, Finding, Verdict
 
 _PAPER, _OURS = "paper, section 6.2", "ours"
@@ -19,7 +19,7 @@ _LAST = 20
 
 def check_deep_claims(results: DeepResults) -> list[Verdict]:
     """Checks every claim about the experiment that was run."""
-    name = results.experiment.environment
+    name = results.environment
     changed = _changes(results)
     return [
         Verdict(Claim(name, statement, source, check), check(results), changed)
@@ -28,7 +28,7 @@ def check_deep_claims(results: DeepResults) -> list[Verdict]:
 
 
 def _changes(results: DeepResults) -> str:
-    ran, usual = results.experiment.to_dict(), DEEP[results.experiment.environment].to_dict()
+    ran, usual = results.experiment.to_dict(), read_suite("point-gather").to_dict()
     return ", ".join(
         f"{name} {value} instead of {usual[name]}"
         for name, value in ran.items()

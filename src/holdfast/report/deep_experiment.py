@@ -65,13 +65,13 @@ def _line(trained: Trained, radius: float) -> Line:
 
 
 def write_deep_experiment(folder: Path, results: DeepResults) -> None:
-    """Writes the figures, `table.md`, `table.csv`, `learning.csv` and `config.json`.
+    """Writes the figures, `table.md`, `table.csv`, `learning.csv` and `versions.json`.
 
     `figure.png` is for the first step size and `figure-STEP.png` for the others: learning curves beside
     what noise and attacks leave. `undisturbed.png` has the baselines where nothing disturbs them.
     """
     experiment = results.experiment
-    write_json(folder / "config.json", {"experiment": experiment.to_dict(), "versions": versions()})
+    write_json(folder / "versions.json", versions())
     write_text(folder / "table.md", table_markdown(results))
     _write_table(folder / "table.csv", results)
     _write_learning(folder / "learning.csv", results)

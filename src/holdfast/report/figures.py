@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from holdfast._files import atomic_write
+from holdfast._files import write_bytes
 from holdfast.experiments.results import Bound, Result, Results
 
 DOTS_PER_INCH = 200
@@ -43,7 +44,8 @@ STYLES = {
     "pcpo": LineStyle("PCPO", "#d55e00", (0, (4, 1.5)), 1.6),
     "rcpo": LineStyle("RCPO", "#0072b2", "solid", 2.2),
 }
-_OTHER_COLOURS = ("#cc79a7", "#e69f00", "#56b4e9")
+_OTHER_COLOURS = ("#cc79a7", "#e69f00", "#56b4e9", "#882255", "#999933", "#332288", "#661100")
+_OTHER_DASHES = ((0, (2, 1)), (0, (5, 1, 1, 1)), (0, (1, 2)))
 
 _THRESHOLD_COLOUR = "#222222"
 # Distance between the labels at the right, as a share of the panel's height.
@@ -71,19 +73,28 @@ def write_figure(path: Path, results: Results) -> None:
 
     The SVG is the same byte for byte whenever the results are.
     """
+    with styled():
+        save_figure(path, draw(results))
+
+
+@contextlib.contextmanager
+def styled() -> Iterator[None]:
+    """Nothing of the reader's own settings may show in a figure that others compare with theirs."""
     from matplotlib import style
 
-    # Nothing of the reader's own settings may show in a figure that others compare with theirs.
     with style.context(SETTINGS, after_reset=True):
-        figure = draw(results)
-        for kind, options in (
-            ("png", {"dpi": DOTS_PER_INCH}),
-            ("svg", {"metadata": {"Date": None}}),
-        ):
-            image = io.BytesIO()
-            figure.savefig(image, format=kind, **options)
-            with atomic_write(path.with_suffix(f".{kind}")) as file:
-                file.write(image.getvalue())
+        yield
+
+
+def save_figure(path: Path, figure: Any) -> None:
+    """Writes a figure as `path.png` and `path.svg`, each whole or not at all."""
+    for kind, options in (
+        ("png", {"dpi": DOTS_PER_INCH}),
+        ("svg", {"metadata": {"Date": None}}),
+    ):
+        image = io.BytesIO()
+        figure.savefig(image, format=kind, **options)
+        write_bytes(path.with_suffix(f".{kind}"), image.getvalue())
 
 
 def draw(results: Results) -> Any:
@@ -96,9 +107,10 @@ def draw(results: Results) -> Any:
     figure = Figure(figsize=(panels * PANEL_INCHES[0], PANEL_INCHES[1]), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, panels, squeeze=False)[0]
-    name = results.experiment.environment
-    spread = _spread(results.experiment.seeds)
-    figure.suptitle(f"{_TITLES.get(name, name)}: {spread}", fontsize=11)
+    name = _TITLES.get(results.environment, results.environment)
+    radius = "" if results.radius is None else f", radius {results.radius:g}"
+    spread = _spread(max(map(len, results.runs.values())))
+    figure.suptitle(f"{name}{radius}: {spread}", fontsize=11)
     _curves(axes[0], results, lambda result: result.history["reward"])
     axes[0].set_ylabel("worst-case reward (discounted)")
     for i, bound in enumerate(bounds):
@@ -121,8 +133,9 @@ def style_of(algorithm: str, others: Sequence[str]) -> LineStyle:
     """An algorithm's own style, or one of those left for others."""
     if algorithm in STYLES:
         return STYLES[algorithm]
-    colour = _OTHER_COLOURS[others.index(algorithm) % len(_OTHER_COLOURS)]
-    return LineStyle(algorithm.upper(), colour, (0, (2, 1)), 1.6)
+    place = others.index(algorithm)
+    colour = _OTHER_COLOURS[place % len(_OTHER_COLOURS)]
+    return LineStyle(algorithm.upper(), colour, _OTHER_DASHES[place % len(_OTHER_DASHES)], 1.6)
 
 
 def _curves(
@@ -143,7 +156,7 @@ def _curves(
         )
         axes.plot(iterations, mean, color=style.colour, linestyle=style.dashes, lw=style.width)
         ends.append(_End(float(mean[-1]), style.label, style.colour))
-    _iterations(axes, results.experiment.iterations)
+    _iterations(axes, results.iterations)
     axes.margins(y=0.08)
     if bound is not None:
         _threshold(axes, bound)

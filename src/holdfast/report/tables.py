@@ -1,4 +1,4 @@
-"""An experiment's numbers: every iterate as `data.csv`, a line for each algorithm, the settings."""
+"""Numbers as files: JSON, CSV, every iterate of an experiment, and the versions behind them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast import __version__
 from holdfast._files import write_text
 from holdfast.experiments.results import Results, columns
 
-# The wall clock is the only thing that differs between equal runs, and it is in the summary.
+# The wall clock is the only thing that differs between equal runs, and it has a file of its own.
 _NOT_IN_DATA = ("seconds",)
 
 
@@ -51,73 +51,11 @@ def write_data(path: Path, results: Results) -> None:
         if name not in _NOT_IN_DATA and all(name in table for _, table in tables)
     ]
     rows = (
-        (job.algorithm, job.seed, *row)
+        (job.label, job.seed, *row)
         for job, table in tables
         for row in zip(*(table[name] for name in shared), strict=True)
     )
     write_csv(path, ("algorithm", "seed", *shared), rows)
-
-
-def summary(results: Results) -> list[dict[str, Any]]:
-    """A record for each algorithm, over its seeds; standard deviations are of the seeds at hand."""
-    return [_summary_of(results, algorithm) for algorithm in results.runs]
-
-
-def _summary_of(results: Results, algorithm: str) -> dict[str, Any]:
-    runs = results.runs[algorithm]
-    rewards = results.rewards(algorithm)
-    record: dict[str, Any] = {
-        "algorithm": algorithm,
-        "seeds": len(runs),
-        "reward_mean": rewards.mean(),
-        "reward_std": rewards.std(),
-    }
-    for i, bound in enumerate(results.bounds):
-        values = bound.values(np.array([run.history["margins"][-1, i] for run in runs]))
-        suffix = "" if len(results.bounds) == 1 else f"_{i}"
-        record[f"{bound.kind}{suffix}_mean"] = values.mean()
-        record[f"{bound.kind}{suffix}_std"] = values.std()
-    after_first = np.concatenate([run.feasible_after_first for run in runs])
-    return record | {
-        "smallest_margin": results.margins(algorithm).min(),
-        "seeds_feasible": int(results.feasible(algorithm).sum()),
-        "infeasible_share_after_first_feasible": (
-            float(np.mean(~after_first)) if after_first.size else math.nan
-        ),
-        "seconds": sum(float(run.history["seconds"][-1]) for run in runs),
-    }
-
-
-def write_summary(folder: Path, results: Results) -> None:
-    """Writes `summary.json` and `summary.csv`."""
-    records = summary(results)
-    thresholds = [
-        {"kind": bound.kind, "threshold": bound.threshold, "name": bound.name}
-        for bound in results.bounds
-    ]
-    write_json(
-        folder / "summary.json",
-        {
-            "environment": results.experiment.environment,
-            "constraints": thresholds,
-            "algorithms": records,
-        },
-    )
-    write_csv(
-        folder / "summary.csv", list(records[0]), (list(record.values()) for record in records)
-    )
-
-
-def write_config(path: Path, results: Results) -> None:
-    """Writes the experiment, fully spelled out, and what it was run with."""
-    write_json(
-        path,
-        {
-            "experiment": results.experiment.to_dict(),
-            "model_sha256": results.model,
-            "versions": versions(),
-        },
-    )
 
 
 def versions() -> dict[str, str]:

@@ -311,3 +311,33 @@ def test_a_script_needs_no_guard_and_leaves_no_process_behind(tmp_path, end):
 def test_there_is_at_least_one_worker():
     with pytest.raises(ValueError, match=r"^workers: expected at least 1, got 0"):
         AsyncPool(cart_pole, Layout(), FREE, workers=0)
+
+
+def test_workers_find_modules_beside_the_users_script(tmp_path):
+    (tmp_path / "rooms.py").write_text(
+        "import gymnasium\n\n\ndef make():\n    return gymnasium.make('CartPole-v1').unwrapped\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import rooms
+            from holdfast.deep.hosts.costs import Costs
+            from holdfast.deep.hosts.layout import Layout
+            from holdfast.deep.hosts.pools import AsyncPool
+
+            pool = AsyncPool(rooms.make, Layout(), Costs.resolve({}), workers=1)
+            print(len(pool.processes))
+            pool.close()
+            """
+        )
+    )
+    (tmp_path / "elsewhere").mkdir()
+    found = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path / "elsewhere",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout.strip() == "1", found.stderr

@@ -17,7 +17,7 @@ from holdfast.deep import runs
 from holdfast.deep.loop import Run
 from holdfast.deep.stress_result import Interval, Measured, Row, Stress
 from holdfast.deep.train import prepare
-from holdfast.experiments import PAPER
+from holdfast.experiments import SolveSettings, read_suite
 from holdfast.experiments.results import Bound, Result, Results
 from holdfast.experiments.store import model_digest
 from holdfast.report.page import write_page
@@ -126,7 +126,11 @@ def compared(environment: str = "frozen-lake", seeds: int = 3, model: str = "") 
     """RCPO, which ends feasible, and PCPO, which does not."""
     ends = {"rcpo": 0.2, "pcpo": -0.5}
     experiment = dataclasses.replace(
-        PAPER[environment], algorithms=tuple(ends), seeds=seeds, iterations=30
+        read_suite("paper"),
+        environments=(environment,),
+        algorithms=tuple(ends),
+        seeds=seeds,
+        settings=SolveSettings(iterations=30),
     )
     table = hf.environments.MODELS[environment]()
     bounds = Bound.of(table)
@@ -145,7 +149,7 @@ def compared(environment: str = "frozen-lake", seeds: int = 3, model: str = "") 
         }
         policy = np.full((table.states, table.actions), 1 / table.actions)
         found[job.algorithm].append(Result(job, "feasible", bounds, policy, history))
-    return Results(experiment, found, model or model_digest(table))
+    return Results(experiment, found, model or model_digest(table), environment)
 
 
 @pytest.fixture

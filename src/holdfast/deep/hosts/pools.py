@@ -244,7 +244,8 @@ class AsyncPool(_Pool):
         self._fields: Fields | None = None
         with self._closed_on_error():
             for worker in range(count):
-                self._send(worker, content)
+                # Modules beside the user's script are found there as they are here.
+                self._send(worker, (sys.path, content))
             answers = [self._receive(worker) for worker in range(count)]
             self.sizes: Sizes = answers[0]
             self._fields_for(max(copies, 1))

@@ -251,7 +251,8 @@ def main() -> None:
 def _serve(pipes: Pipes) -> None:
     copies, fields, sizes = None, None, None
     try:
-        copies = Copies(*cloudpickle.loads(pipes.receive()))
+        sys.path[:], content = pipes.receive()
+        copies = Copies(*cloudpickle.loads(content))
         sizes = copies.sizes
     except EOFError:
         raise

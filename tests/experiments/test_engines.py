@@ -1,0 +1,183 @@
+"""Engines on tasks that cost nothing: what is done, what fails, who dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.experiments.engines import (
+    RETRIES,
+    Begun,
+    Done,
+    EngineOptions,
+    Failed,
+    File,
+    Made,
+    engine_named,
+    worker_environment,
+)
+
+TWO = EngineOptions(workers=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Square:
+    """A task that squares its number, unless something happens; `marks` counts the attempts."""
+
+    number: int
+    marks: str
+    accident: str = ""
+    until: int = 99  # the accident happens in this many attempts
+
+    @property
+    def kin(self) -> str:
+        return str(self.number % 2)
+
+    def run(self, folder: Path | None) -> Iterator[File]:
+        marks = Path(self.marks) / str(self.number)
+        with marks.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        if len(marks.read_text().splitlines()) <= self.until:
+            if self.accident == "raise":
+                raise OSError("the roof came down")
+            if self.accident == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+        yield File(f"{self.number}.txt", str(self.number**2).encode())
+        yield File(f"{self.number}.env", os.environ.get("OMP_NUM_THREADS", "").encode())
+
+
+def attempts(marks, number):
+    return (marks / str(number)).read_text().splitlines()
+
+
+@pytest.fixture
+def marks(tmp_path):
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    return folder
+
+
+def files(events):
+    return {event.file.path: event.file.data for event in events if isinstance(event, Made)}
+
+
+def check_order(events, tasks):
+    """A task is begun before its files, which come before its end; every task ends once."""
+    for task in tasks:
+        mine = [type(event) for event in events if event.task == task]
+        ends = [e for e in events if e.task == task and isinstance(e, Done | Failed)]
+        assert mine[0] is Begun
+        assert mine[-1] in (Done, Failed)
+        assert sum(isinstance(e, Done) or e.for_good for e in ends) == 1
+
+
+@pytest.mark.parametrize("name", ["processes", "inline"])
+def test_everything_is_done_whatever_happens_to_some(name, tmp_path, marks):
+    # A process that kills itself would end this one.
+    dies = "die" if name == "processes" else "raise"
+    tasks = [Square(n, str(marks)) for n in range(6)]
+    tasks[1] = dataclasses.replace(tasks[1], accident="raise")
+    tasks[2] = dataclasses.replace(tasks[2], accident=dies, until=RETRIES)
+    tasks[3] = dataclasses.replace(tasks[3], accident="raise", until=1)
+    tasks[4] = dataclasses.replace(tasks[4], accident=dies)
+    events = list(engine_named(name)(tasks, tmp_path, TWO))
+    check_order(events, tasks)
+    squares = {k: v for k, v in files(events).items() if k.endswith(".txt")}
+    assert squares == {f"{n}.txt": str(n * n).encode() for n in (0, 2, 3, 5)}
+    failed = [event for event in events if isinstance(event, Failed) and event.for_good]
+    assert sorted(failure.task.number for failure in failed) == [1, 4]
+    assert "the roof came down" in next(f for f in failed if f.task.number == 1).traceback
+    assert [len(attempts(marks, n)) for n in range(6)] == [1, 3, 3, 2, 3, 1]
+
+
+def test_workers_are_other_processes_with_threads_of_their_own(tmp_path, marks):
+    tasks = [Square(n, str(marks)) for n in range(6)]
+    events = list(engine_named("processes")(tasks, tmp_path, EngineOptions(2, threads=3)))
+    workers = {attempts(marks, n)[0] for n in range(6)}
+    assert str(os.getpid()) not in workers
+    assert len(workers) == 2
+    assert {data for path, data in files(events).items() if path.endswith(".env")} == {b"3"}
+    # Nothing of it is left in this process.
+    assert os.environ.get("OMP_NUM_THREADS") != "3"
+    # A worker keeps to tasks of one kin as long as there are any.
+    assert len({attempts(marks, n)[0] for n in (0, 2, 4)}) == 1
+
+
+def test_options_are_numbers_in_the_end(monkeypatch):
+    monkeypatch.setattr("holdfast.experiments.engines.processors", lambda: 8)
+    assert EngineOptions().resolved(100) == EngineOptions(8, 1)
+    assert EngineOptions().resolved(3) == EngineOptions(3, 1)
+    assert EngineOptions(2, 0).resolved(9) == EngineOptions(2, 4)
+    assert worker_environment(EngineOptions(2, 4))["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert "XLA_PYTHON_CLIENT_PREALLOCATE" not in worker_environment(EngineOptions(1, 4))
+    with pytest.raises(ValueError, match="workers"):
+        EngineOptions(workers=-1)
+
+
+def is_running(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    # A zombie that nobody has waited for is dead as well.
+    state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    return state != "Z"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_the_process_that_started_them(tmp_path, marks, how):
+    script = tmp_path / "driver.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import dataclasses, os, sys, time
+            from pathlib import Path
+            from holdfast.experiments.engines import EngineOptions, engine_named
+
+            @dataclasses.dataclass(frozen=True)
+            class Sleep:
+                number: int
+                kin = ""
+
+                def run(self, folder):
+                    (folder / f"pid-{{self.number}}").write_text(str(os.getpid()))
+                    time.sleep(600)
+                    yield from ()
+
+            if __name__ == "__main__":
+                run = engine_named("processes")
+                for event in run([Sleep(0), Sleep(1)], Path({str(marks)!r}), EngineOptions(2)):
+                    pass
+            """
+        )
+    )
+    driver = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL)
+    try:
+        written = wait_for(lambda: len(list(marks.glob("pid-*"))) == 2)
+        assert written
+        time.sleep(0.2)
+        workers = [int(path.read_text()) for path in marks.glob("pid-*")]
+        assert all(map(is_running, workers))
+        driver.send_signal(how)
+        driver.wait(20)
+        assert wait_for(lambda: not any(map(is_running, workers)))
+    finally:
+        driver.kill()
+
+
+def wait_for(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
