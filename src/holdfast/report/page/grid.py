@@ -42,7 +42,7 @@ def map_of(model: RobustCMDP) -> Map | None:
 
     Example:
         >>> import holdfast as hf
-        >>> map_of(hf.environments.frozen_lake(rows=("SFF", "FHG")))
+        >>> map_of(hf.environments.frozen_lake(rows=("SFF", "FHG"), utility_cells=[1]))
         Map(letters=('SSS', 'SHG'))
         >>> map_of(hf.environments.gambler()) is None
         True
