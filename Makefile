@@ -3,6 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# The page of a report is tested in a real browser.
+HAS_CHROMIUM := { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null
+AS_ROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
+INSTALL_CHROMIUM := { command -v apt-get >/dev/null && $(AS_ROOT) apt-get update && $(AS_ROOT) apt-get install --yes chromium; }
+
 .PHONY: demo demo-simulator test lint bench clean
 
 demo: $(VENV)/installed
@@ -38,6 +43,7 @@ $(VENV)/installed: pyproject.toml
 
 $(VENV)/tested: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test --group lint
+	@$(HAS_CHROMIUM) || $(INSTALL_CHROMIUM) || { echo "The report's tests need Chromium: install it as 'chromium', then run make again." >&2; exit 1; }
 	touch $@
 
 clean:

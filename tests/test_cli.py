@@ -49,6 +49,7 @@ def call(*arguments, **environment):
         (["train", "--help"], "holdfast train point-gather --algorithm rcpo --radius 0.2"),
         (["stress", "--help"], "holdfast stress runs/train/point-gather-rcpo-radius-0.2"),
         (["bench", "--help"], "holdfast bench my-experiment.toml --out runs/mine"),
+        (["report", "--help"], "holdfast report runs/train --serve"),
         (["--version"], f"holdfast {hf.__version__}"),
     ],
 )

@@ -15,6 +15,7 @@ PAGES = [
     "docs/gymnasium.md",
     "docs/sets.md",
     "docs/certificates.md",
+    "docs/report.md",
 ]
 ALL_PAGES = ["README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")

@@ -19,6 +19,7 @@ from holdfast.commands._shared import (
 )
 from holdfast.commands.bench import Bench
 from holdfast.commands.certify import Certify
+from holdfast.commands.report import Report
 from holdfast.commands.reproduce import Reproduce
 from holdfast.commands.solve import Solve
 from holdfast.commands.stress import Stress
@@ -33,6 +34,7 @@ Start with one of:
   holdfast train point-gather --algorithm rcpo --radius 0.2 --cost-limit 0.1 --seeds 5
   holdfast stress runs/train/point-gather-rcpo-radius-0.2
   holdfast bench paper --seeds 1
+  holdfast report runs -o report.html
 
 `holdfast COMMAND --help` teaches a command; `holdfast --version` prints the version."""
 
@@ -43,6 +45,7 @@ COMMANDS: dict[str, type[Command]] = {
     "train": Train,
     "stress": Stress,
     "bench": Bench,
+    "report": Report,
 }
 
 

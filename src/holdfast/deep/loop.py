@@ -197,6 +197,18 @@ class Run:
             runs.write_description(out, self.described)
         return jax.tree.map(jnp.asarray, learners), done
 
+    def read_checkpoint(self, out: Path) -> Learner:
+        """The learners in a run's folder, along a leading axis of seeds; nothing is changed.
+
+        Raises:
+            ValueError: the checkpoint is missing, damaged or another run's; the message has its path.
+        """
+        path = out / runs.CHECKPOINT
+        header, learners = checkpoint.load(path, "checkpoint", self._blank())
+        if header["run"] != runs.fingerprint(self.described):
+            raise ValueError(f"{path}: belongs to another run than {out / runs.DESCRIPTION}")
+        return learners
+
     def _write(
         self, out: Path, learners: Learner, done: int, rows: list[Row], seconds: float
     ) -> None:

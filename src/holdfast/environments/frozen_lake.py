@@ -13,7 +13,7 @@ from holdfast._model import Kernel, RobustCMDP, at_least
 from holdfast.uncertainty import KL
 
 # (row, column) of left, down, right, up, in Gymnasium's order; a slip goes to a neighbour in it.
-_MOVES = np.array([(0, -1), (1, 0), (0, 1), (-1, 0)])
+MOVES = np.array([(0, -1), (1, 0), (0, 1), (-1, 0)])
 
 
 def frozen_lake(
@@ -67,11 +67,9 @@ def frozen_lake(
     letters = _letters(rows)
     cell = letters.ravel()
     ice = (cell == "S") | (cell == "F")
-    neighbours = _neighbours(letters.shape)
+    beside = neighbours(letters.shape)
     turns = (np.arange(4)[:, None] + [-1, 0, 1]) % 4
-    successors = np.where(
-        ice[:, None, None], neighbours[:, turns], np.arange(cell.size)[:, None, None]
-    )
+    successors = np.where(ice[:, None, None], beside[:, turns], np.arange(cell.size)[:, None, None])
     enters_goal = ice[:, None, None] & (cell[successors] == "G")
     utility = np.zeros((cell.size, 4))
     utility[_ice_cells("utility_cells", utility_cells, cell)] = 1.0
@@ -103,10 +101,10 @@ def _letters(rows: Sequence[str]) -> np.ndarray:
     return letters
 
 
-def _neighbours(shape: tuple[int, ...]) -> Int[np.ndarray, "cells moves"]:
+def neighbours(shape: tuple[int, ...]) -> Int[np.ndarray, "cells moves"]:
     """The cell that each move from each cell leads to."""
     places = np.argwhere(np.ones(shape, bool))
-    row, column = np.moveaxis(np.clip(places[:, None] + _MOVES, 0, np.subtract(shape, 1)), -1, 0)
+    row, column = np.moveaxis(np.clip(places[:, None] + MOVES, 0, np.subtract(shape, 1)), -1, 0)
     return row * shape[1] + column
 
 

@@ -119,9 +119,16 @@ class Episode:
         if self.disturbances is None:
             return None
         before = jax.tree.map(lambda leaf: leaf[:-1], self.states)
-        step = jax.jit(jax.vmap(self.environment.step))
-        undisturbed = step(before, self.actions, np.zeros_like(self.disturbances)).state.pose
+        none = np.zeros_like(self.disturbances)
+        undisturbed = _poses_after(self.environment, before, self.actions, none)
         return np.asarray(self.states.pose)[1:, :2] - np.asarray(undisturbed)[:, :2]
+
+
+@eqx.filter_jit
+def _poses_after(env: PointGather, states: Any, actions: Any, disturbances: Any) -> Any:
+    """Where single steps lead, one for each row."""
+    after: Any = jax.vmap(env.step)(states, actions, disturbances).state
+    return after.pose
 
 
 def draw_episode(path: str | os.PathLike[str], episode: Episode, *, title: str = "") -> None:

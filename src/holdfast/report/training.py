@@ -99,6 +99,11 @@ class Outcome:
         rows = runs.read_lines(folder / runs.METRICS)
         if description is None or not rows:
             raise ValueError(f"{folder}: holds no training run")
+        return cls.of_rows(description, rows)
+
+    @classmethod
+    def of_rows(cls, description: Mapping[str, Any], rows: Sequence[Row]) -> Self:
+        """From what a run measured, at least one iteration of every seed."""
         done = rows[-1]["iteration"] + 1
         last = max(1, min(_LATE, done // _LATE))
         late = [row for row in rows if row["iteration"] >= done - last]

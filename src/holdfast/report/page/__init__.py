@@ -1,0 +1,70 @@
+"""The page of a report: one HTML file that shows runs and needs nothing but a browser."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast._files import write_text
+from holdfast.report.page.collect import Collection, collect
+from holdfast.report.page.content import MOST_POINTS, Skipped
+from holdfast.report.page.render import page_data, render, thinned
+
+MOST_BYTES = 6_000_000
+_MOST_POINTS = (MOST_POINTS, 120, 40)
+
+
+def write_page(
+    paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]
+) -> tuple[Skipped, ...]:
+    """Writes a page about all runs in folders, whole or not at all.
+
+    Arguments:
+        paths: folders that `holdfast solve`, `train`, `stress`, `bench` or `reproduce` wrote, or folders
+            that hold such folders.
+        out: the file, such as report.html.
+
+    Returns:
+        What is not in the page, and why: runs that are damaged, or that a newer version wrote.
+
+    Raises:
+        ValueError: a path is not a folder, or there is no run to show, or too many for a page.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import holdfast as hf
+        >>> from holdfast.report.page import write_page
+        >>> from holdfast.report.solution import write_solution
+        >>> model = hf.environments.n_chain(nodes=5)
+        >>> settings = {"environment": "n-chain", "algorithm": "rcpo"}
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     folder = pathlib.Path(name)
+        ...     write_solution(folder / "chain", model, hf.solve(model, iterations=2), settings)
+        ...     skipped = write_page([folder], folder / "report.html")
+        ...     (folder / "report.html").stat().st_size < 6_000_000, skipped
+        (True, ())
+    """
+    found = collect([Path(path) for path in paths])
+    if found.is_empty:
+        raise ValueError(_nothing([str(path) for path in paths], found))
+    write_text(out, _small_enough(page_data(found)))
+    return tuple(found.skipped)
+
+
+def _small_enough(data: dict[str, Any]) -> str:
+    """The page, with fewer points in its curves where it would be too large."""
+    for most in _MOST_POINTS:
+        text = render(thinned(data, most))
+        size = len(text.encode())
+        if size < MOST_BYTES:
+            return text
+    raise ValueError(
+        f"RUNS: the page would have {size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:g}; name fewer"
+    )
+
+
+def _nothing(paths: Sequence[str], found: Collection) -> str:
+    reasons = [f"{each.path}: {each.reason}" for each in found.skipped]
+    return "; ".join([f"{', '.join(paths)}: no run to show", *reasons])

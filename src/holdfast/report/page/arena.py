@@ -1,0 +1,127 @@
+"""Episodes of Point Gather for the map: under the nominal noise and under training's adversaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import holdfast as hf
+from holdfast.deep import runs
+from holdfast.deep.configuration import Settings
+from holdfast.deep.learner import Learner
+from holdfast.deep.loop import Run
+from holdfast.deep.rollout import Batch, rollout
+from holdfast.environments._gathering import APPLES, ARENA
+from holdfast.environments.point_gather import PointGather
+from holdfast.report.episode import Episode
+from holdfast.report.page.content import Arena, Drive, numbers, table_of_numbers
+
+_EPISODES = 3
+
+
+def arena_block(folder: Path, description: Mapping[str, Any]) -> Arena | None:
+    """Episodes of the first seed's policy; None where the run is not one of Point Gather.
+
+    Arguments:
+        folder: of a finished run.
+        description: of the run.
+
+    Raises:
+        ValueError: an agent or the checkpoint cannot be read; the message has its path.
+    """
+    if description["environment"]["name"] != "point-gather":
+        return None
+    agent = hf.load(runs.agent_file(folder, description["seeds"][0]))
+    env = agent.environment
+    if not isinstance(env, PointGather):
+        return None
+    episodes = {
+        f"nominal noise, episode {seed + 1}": Episode.of(agent, seed=seed)
+        for seed in range(_EPISODES)
+    }
+    about = "A purple arrow is the push that ended the step, drawn three times as long."
+    if description["robust"] and (folder / runs.CHECKPOINT).is_file():
+        episodes |= _against_adversaries(folder, description, env)
+        about += " Adversaries are those that training ended with, each within its radius."
+    return Arena(
+        key="episodes",
+        title="Episodes on the map",
+        about=about,
+        half_width=ARENA,
+        reach=float(env.catch_distance),
+        apples=APPLES,
+        drives=[_drive(name, episode) for name, episode in episodes.items()],
+    )
+
+
+def _against_adversaries(
+    folder: Path, description: Mapping[str, Any], env: PointGather
+) -> dict[str, Episode]:
+    """Episodes of the first seed under the learned worst case of each signal."""
+    settings = Settings.from_dict(description["settings"])
+    run = Run.create(env, description["algorithm"], settings, tuple(description["seeds"]))
+    learner = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), run.read_checkpoint(folder))
+    found = {}
+    for index, name in enumerate(("reward", *env.cost_names)):
+        batch, last, taken = _play(env, learner, jnp.asarray(index), jax.random.PRNGKey(0))
+        for i in range(_EPISODES):
+            found[f"adversary of {name}, episode {i + 1}"] = _episode(env, batch, last, taken, i)
+    return found
+
+
+@eqx.filter_jit
+def _play(
+    env: PointGather, learner: Learner, index: jax.Array, key: jax.Array
+) -> tuple[Batch, Any, jax.Array]:
+    """Episodes under one signal's kernel, the state after their last step, and the actions taken."""
+    nature = jax.tree.map(lambda leaf: leaf[index], learner.natures)
+    batch = rollout(
+        env,
+        learner.policy,
+        learner.sight,
+        nature.kernel,
+        nature.critic,
+        index,
+        1.0,
+        key,
+        _EPISODES,
+        keep_states=True,
+    )
+    taken = learner.policy.to_environment(batch.actions)
+    before = jax.tree.map(lambda leaf: leaf[-1], batch.states)
+    return batch, env.step_rows(before, taken[-1], batch.disturbances[-1]).state, taken
+
+
+def _episode(env: PointGather, batch: Batch, last: Any, taken: jax.Array, i: int) -> Episode:
+    states = jax.tree.map(
+        lambda before, after: np.concatenate([before[:, i], after[None, i]]), batch.states, last
+    )
+    signals = np.asarray(batch.signals[:, i])
+    return Episode(
+        env,
+        states,
+        np.asarray(taken[:, i]),
+        signals[:, 0],
+        -signals[:, 1:],
+        np.asarray(batch.disturbances[:, i]),
+    )
+
+
+def _drive(name: str, episode: Episode) -> Drive:
+    pushes = episode.pushes
+    totals = {"return": episode.rewards, "bombs": episode.costs[:, 0]}
+    return Drive(
+        name=name,
+        objects=table_of_numbers(np.asarray(episode.states.objects[0])),
+        path=table_of_numbers(episode.path),
+        headings=numbers(np.asarray(episode.states.pose)[:, 2]),
+        pushes=[] if pushes is None else table_of_numbers(pushes),
+        caught_at=episode.caught_at.tolist(),
+        totals={each: numbers([0.0, *np.cumsum(paid)]) for each, paid in totals.items()},
+    )
