@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def read_description(folder: Path) -> tuple[Experiment, dict[str, str]]:
 def read_experiment(folder: Path) -> list[Results]:
     """What an experiment on tables has given so far, for each model and radius.
 
-    Jobs that are not there, or that cannot be read, are left out.
+    Jobs that are not there, or that cannot be read, are left out; whichever version ran them.
 
     Raises:
         ValueError: the folder holds no experiment on tables; the message has its path.
@@ -68,42 +69,54 @@ def read_experiment(folder: Path) -> list[Results]:
     experiment, models = read_description(folder)
     if not isinstance(experiment, TabularExperiment):
         raise ValueError(f"{folder / DESCRIPTION}: an experiment in simulators, not on tables")
-    return collect(experiment, models, folder)
+
+    def described(job: Job) -> Result | None:
+        try:
+            result = store.read(folder / job.path)[1]
+        except Exception:  # a damaged archive can raise nearly anything
+            return None
+        return result if result.job == job else None
+
+    return collect(experiment, models, described)
 
 
-def collect(experiment: TabularExperiment, models: dict[str, str], folder: Path) -> list[Results]:
+Find = Callable[[Job], Result | None]
+
+
+def finder(models: Mapping[str, str], folder: Path) -> Find:
+    """What gives a job's result where its file is what this version would make of this model."""
+
+    def find(job: Job) -> Result | None:
+        return store.load(folder / job.path, store.fingerprint(job, models[job.cell]))
+
+    return find
+
+
+def collect(experiment: TabularExperiment, models: Mapping[str, str], find: Find) -> list[Results]:
     """The results of the jobs that are finished, for each model and radius that has any."""
     runs: dict[str, dict[str, list[Result]]] = {}
-    for job in experiment.jobs(chosen(experiment, models, folder)):
-        result = finished(job, models, folder)
+    for job in experiment.jobs(chosen(experiment, find)):
+        result = find(job)
         if result is not None:
             runs.setdefault(job.cell, {}).setdefault(job.label, []).append(result)
     return [
-        Results(experiment, runs[cell], models[cell], environment, radius)
+        Results(experiment, runs[cell], models.get(cell, ""), environment, radius)
         for environment, radius in experiment.cells()
         if (cell := cell_name(environment, radius)) in runs
     ]
 
 
-def chosen(
-    experiment: TabularExperiment, models: dict[str, str], folder: Path
-) -> dict[tuple[str, str], SolveSettings]:
+def chosen(experiment: TabularExperiment, find: Find) -> dict[tuple[str, str], SolveSettings]:
     """By cell and algorithm, the settings of the best of the finished runs of the search.
 
     Of those that are equally good it is the first.
     """
     best: dict[tuple[str, str], Result] = {}
     for job in experiment.search_jobs():
-        result = finished(job, models, folder)
+        result = find(job)
         if result is None:
             continue
         known = best.get((job.cell, job.algorithm))
         if known is None or result.merit > known.merit:
             best[job.cell, job.algorithm] = result
     return {key: result.job.settings for key, result in best.items()}
-
-
-def finished(job: Job, models: dict[str, str], folder: Path) -> Result | None:
-    """What a job gave, where its file is there and is the very one."""
-    mark = store.fingerprint(job, models.get(job.cell, ""))
-    return store.load(folder / job.path, mark)

@@ -15,7 +15,7 @@ from holdfast.experiments import store
 from holdfast.experiments._reading import meant
 from holdfast.experiments.configuration import Job, TabularExperiment, cell_name
 from holdfast.experiments.engines import EngineOptions, Failed, Made, Task, engine_named
-from holdfast.experiments.folder import chosen, collect, finished, write_description
+from holdfast.experiments.folder import chosen, collect, finder, write_description
 from holdfast.experiments.models import models_of
 from holdfast.experiments.progress import progress_on
 from holdfast.experiments.results import Results
@@ -69,12 +69,13 @@ def run(
     }
     digests = {cell: digest for cell, (_, digest) in contents.items()}
     write_description(out, experiment, digests)
+    find = finder(digests, out)
     failures: list[Failed] = []
     total = len(experiment.search_jobs()) + len(experiment.jobs())
     with progress_on(sys.stderr if stream is None else stream, total) as progress:
 
         def work(jobs: list[Job]) -> None:
-            missing = [job for job in jobs if finished(job, digests, out) is None]
+            missing = [job for job in jobs if find(job) is None]
             progress.kept(len(jobs) - len(missing))
             tasks = _tasks(missing, contents)
             for event in start(tasks, out, options or EngineOptions()) if tasks else ():
@@ -90,8 +91,8 @@ def run(
                     progress.told(event)
 
         work(experiment.search_jobs())
-        work(experiment.jobs(chosen(experiment, digests, out)))
-    return Outcome(collect(experiment, digests, out), failures)
+        work(experiment.jobs(chosen(experiment, find)))
+    return Outcome(collect(experiment, digests, find), failures)
 
 
 def _check_algorithms(experiment: TabularExperiment) -> None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import sys
-import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import holdfast as hf
+from holdfast._files import write_bytes
 from holdfast.deep import runs
 from holdfast.deep.loop import Run
 from holdfast.deep.stress_result import Interval, Measured, Row, Stress
 from holdfast.deep.train import prepare
-from holdfast.experiments import SolveSettings, read_suite
+from holdfast.experiments import SolveSettings, TabularExperiment
+from holdfast.experiments.folder import write_description
 from holdfast.experiments.results import Bound, Result, Results
-from holdfast.experiments.store import model_digest
+from holdfast.experiments.store import fingerprint, model_digest, to_bytes
 from holdfast.report.page import write_page
 from holdfast.report.solution import write_solution
 
@@ -125,8 +125,7 @@ def stressed(agent: str = "rcpo-0", slope: float = 0.3) -> Stress:
 def compared(environment: str = "frozen-lake", seeds: int = 3, model: str = "") -> Results:
     """RCPO, which ends feasible, and PCPO, which does not."""
     ends = {"rcpo": 0.2, "pcpo": -0.5}
-    experiment = dataclasses.replace(
-        read_suite("paper"),
+    experiment = TabularExperiment(
         environments=(environment,),
         algorithms=tuple(ends),
         seeds=seeds,
@@ -152,25 +151,17 @@ def compared(environment: str = "frozen-lake", seeds: int = 3, model: str = "") 
     return Results(experiment, found, model or model_digest(table), environment)
 
 
-@pytest.fixture
-def experiment_folder(monkeypatch):
-    """Makes a folder that reads as the given results."""
-
-    def make(folder: Path, *results: Results, version: str = hf.__version__) -> Path:
-        return _experiment_folder(monkeypatch, folder, *results, version=version)
-
-    return make
-
-
-def _experiment_folder(
-    patch: pytest.MonkeyPatch, folder: Path, *results: Results, version: str = hf.__version__
-) -> Path:
-    module = types.ModuleType("holdfast.experiments.folder")
-    module.read_description = lambda _: (results[0].experiment, {})
-    module.read_experiment = lambda _: list(results)
-    patch.setitem(sys.modules, "holdfast.experiments.folder", module)
-    folder.mkdir(parents=True)
-    (folder / "experiment.json").write_text(json.dumps({"version": version}))
+def experiment_folder(folder: Path, *results: Results, version: str = hf.__version__) -> Path:
+    """Writes a folder that holds the given results, each of a model of its own."""
+    environments = tuple(found.environment for found in results)
+    experiment = dataclasses.replace(results[0].experiment, environments=environments)
+    write_description(folder, experiment, {found.cell: found.model for found in results})
+    for found in results:
+        for result in found:
+            mark = fingerprint(result.job, found.model)
+            write_bytes(folder / result.job.path, to_bytes(result, mark))
+    path = folder / "experiment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": version}))
     return folder
 
 
@@ -201,9 +192,8 @@ def all_runs(tmp_path_factory, gather_run) -> Path:
 @pytest.fixture(scope="session")
 def report_file(all_runs, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("report") / "report.html"
-    with pytest.MonkeyPatch.context() as patch:
-        experiment = _experiment_folder(patch, out.parent / "comparison", compared())
-        write_page([all_runs, experiment], out)
+    experiment = experiment_folder(out.parent / "comparison", compared())
+    write_page([all_runs, experiment], out)
     return out
 
 

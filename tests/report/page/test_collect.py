@@ -9,7 +9,7 @@ from holdfast.deep import runs
 from holdfast.report.page import write_page
 from holdfast.report.page.collect import Kept, collect
 
-from .conftest import compared, stressed, train_folder
+from .conftest import compared, experiment_folder, stressed, train_folder
 
 
 def reasons(found):
@@ -113,10 +113,10 @@ def test_stress_in_a_folder_of_its_own_is_shown(tmp_path):
     assert [folder for folder, _ in found.stresses] == [str(tmp_path / "agent-0-stress")]
 
 
-def test_experiments_are_read_in_one_place(experiment_folder, tmp_path):
-    several = compared(), compared(model="another model's digest")
+def test_experiments_have_a_section_for_each_model(tmp_path):
+    several = compared(), compared("gambler")
     folder = experiment_folder(tmp_path / "comparison", *several)
-    assert [each.title for each in collect([folder]).sections] == ["frozen-lake"] * 2
+    assert [each.title for each in collect([folder]).sections] == ["frozen-lake", "gambler"]
     newer = experiment_folder(tmp_path / "newer", *several, version="77")
     assert "newer than this one" in reasons(collect([newer]))["newer"]
 
