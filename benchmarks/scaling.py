@@ -48,13 +48,18 @@ def main() -> None:
             driver = (_driver_cpu() - used) / jobs
         size = np.mean([path.stat().st_size for path in out.glob("*/jobs/*.npz")])
     ratio = seconds["one"] / seconds["two"]
-    print(f"{jobs} jobs, {given.engine}: {seconds['one']:.1f} s on one worker, {seconds['two']:.1f} s on two")
+    print(
+        f"{jobs} jobs, {given.engine}: {seconds['one']:.1f} s on one worker, "
+        f"{seconds['two']:.1f} s on two"
+    )
     print(f"ratio {ratio:.2f} of 2 ({100 * ratio / 2:.0f} %)")
     job = seconds["one"] / jobs
-    print(f"a job: {job:.2f} s, {size / 1000:.1f} kB, {1000 * driver:.1f} ms of the driver's processor")
     print(
-        f"1,000 workers: {1000 / job:.0f} jobs a second would come back, {1000 / job * size / 1e6:.1f} MB/s; "
-        f"one driver takes {1 / driver:.0f} a second"
+        f"a job: {job:.2f} s, {size / 1000:.1f} kB, {1000 * driver:.1f} ms of the driver's processor"
+    )
+    print(
+        f"1,000 workers: {1000 / job:.0f} jobs a second would come back, "
+        f"{1000 / job * size / 1e6:.1f} MB/s; one driver takes {1 / driver:.0f} a second"
     )
 
 
