@@ -82,10 +82,10 @@ def garnet(
             uncertainty=KL(radius),
         )
 
-    if threshold is not None:
-        return limited(threshold)
+    if threshold is not None or constraints == 0:
+        return limited(0.0 if threshold is None else threshold)
     from holdfast.tabular.evaluate import evaluate
 
     evaluation = evaluate(limited(0.0), policy)
-    # Rounded up by what the evaluation may be off, or the policy itself might miss its limits.
-    return limited([each.worst + evaluation.error for each in evaluation.constraints])
+    # More by a little than what the evaluation may be off, or the policy itself might miss its limits.
+    return limited([each.worst + 4 * evaluation.error for each in evaluation.constraints])

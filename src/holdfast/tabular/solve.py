@@ -37,7 +37,7 @@ class Solution:
 
     Attributes:
         policy: (S, A), the last iterate (crpo, epirc-pgs and rnpg end their history with the iterate
-            that their guarantee is about); with `certify=True` the best feasible one, where there is one.
+            that their papers return); with `certify=True` the best feasible one, where there is one.
         evaluation: of that policy.
         status: "feasible"; "infeasible" where it has been proved that no policy is; "not-found"
             where neither is known.

@@ -1,4 +1,4 @@
-"""CRPO: constraint-rectified policy optimisation (Xu, Liang, Lan 2021, arXiv 2011.05869), in a robust form."""
+"""CRPO: constraint-rectified policy optimisation (Xu, Liang, Lan 2021, arXiv 2011.05869); robust."""
 
 from __future__ import annotations
 

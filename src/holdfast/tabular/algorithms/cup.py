@@ -1,4 +1,7 @@
-"""CUP: conservative update policy, later constrained update projection (Yang et al. arXiv 2202.07565)."""
+"""CUP: conservative update policy (Yang et al. 2022, arXiv 2202.07565).
+
+The published version calls it constrained update projection.
+"""
 
 from __future__ import annotations
 

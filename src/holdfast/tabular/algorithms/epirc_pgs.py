@@ -40,7 +40,7 @@ class EpiRCPGS:
 
 
 def epirc_pgs(run: Run) -> Float[Array, "S A"]:
-    """Bisects the reward b that can be had, searching for a policy that has it and keeps the constraints.
+    """Bisects the reward b that can be had, searching for a policy that has it and is feasible.
 
     In the epigraph form the reward is a further constraint, V_r ≥ b. For a given b, projected
     gradient steps lower Φ_b(π) = max{b − V_r, max_i(d_i − V_i)} along the one signal that attains

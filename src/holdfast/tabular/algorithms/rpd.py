@@ -28,9 +28,9 @@ class RPD:
             margin of a strictly feasible policy.
     """
 
-    policy_step: float = 1.0
-    dual_step: float = 0.3
-    regularisation: float = 0.03
+    policy_step: float = 0.3
+    dual_step: float = 3.0
+    regularisation: float = 0.001
     largest_multiplier: float = 100.0
 
     def __post_init__(self) -> None:
