@@ -44,7 +44,8 @@ def test_the_constraint_binds_in_the_worst_case_and_can_be_met(name):
     assert greedy.margins.min() < -0.01 * max(abs(c.threshold) for c in model.constraints)
     found = hf.solve(model, "crpo", iterations=300)
     assert found.status == "feasible"
-    assert found.evaluation.reward.worst < greedy.reward.worst
+    # Not only by another of the best policies: keeping them costs reward.
+    assert found.evaluation.reward.worst < greedy.reward.worst - 1e-3 * abs(greedy.reward.worst)
 
 
 @every_model

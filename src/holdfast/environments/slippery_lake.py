@@ -20,8 +20,8 @@ def slippery_lake(
     prize: float = 10.0,
     thin_ice: Sequence[int] = (5, 7, 11, 12),
     radius: ArrayLike = 0.05,
-    threshold: float = 5.5,
-    discount: float = 0.99,
+    threshold: float = 3.0,
+    discount: float = 0.95,
 ) -> RobustCMDP:
     """A lake where a move goes as meant with probability 1/2 and each other way with 1/6.
 
@@ -53,7 +53,7 @@ def slippery_lake(
         >>> model.states, model.actions
         (16, 4)
         >>> print(model.constraints[0], model.transitions.successors[14, 2])
-        thin ice ≤ 5.5 [13 14 15 10]
+        thin ice ≤ 3 [13 14 15 10]
 
     Reference:
         Ganguly, Ghosh, Panaganti and Wierman, Efficient Policy Optimization in Robust Constrained
