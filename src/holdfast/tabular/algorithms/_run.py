@@ -181,7 +181,8 @@ def mean_kl(weights: Array, policy: Array, before: Array) -> float:
     d, new, old = np.asarray(weights), np.asarray(policy), np.asarray(before)
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(new > 0, new * (np.log(new) - np.log(old)), 0.0)
-    return float(max(np.where(d > 0, d * terms.sum(-1), 0.0).sum(), 0.0))
+    # Where a state is never reached, its infinite divergence counts nothing.
+    return float(max((d * np.where(d > 0, terms.sum(-1), 0.0)).sum(), 0.0))
 
 
 def worst_margins(outlook: Outlook, thresholds: np.ndarray) -> np.ndarray:
