@@ -116,6 +116,12 @@ def bad_inputs(folder):
         "solve gambler --set wasserstein --radius 0.1 --metric timid.npy": "metric",
         "solve gambler --set total-variation --radius 0.1": "reward",
         "solve gambler --nodes 10": "nodes",
+        "solve gambler --settings dual_step=1": "settings",
+        "solve gambler --algorithm rpd --settings dual_step": "dual_step",
+        "solve gambler --algorithm rpd --settings dual_stpe=1": "dual_stpe",
+        "solve gambler --algorithm rpd --settings dual_step=-1": "dual_step",
+        "solve gambler --algorithm rpd --settings dual_step=1 dual_step=2": "twice",
+        "solve gambler --algorithm rpd --trust-region 0.1": "trust_region",
         "solve gambler --certify --nodes -1": "nodes",
         "certify gambler timid.npy --nodes -1": "nodes",
         "certify gambler timid.npy --out file/deeper/c.json": "file",
@@ -273,6 +279,22 @@ def test_solve_writes_a_folder_that_certify_reads(main, tmp_path, capsys):
     certificate = json.loads(capsys.readouterr().out)
     assert certificate["feasible"] is True
     assert certificate["reward"]["worst"] == pytest.approx(solution["reward"]["worst"])
+
+
+def test_solve_with_settings_of_the_algorithm(main, tmp_path, capsys):
+    arguments = "--algorithm cup --settings robust=true policy_step=0.5 largest_multiplier=7"
+    assert main(f"solve gambler {arguments} --iterations 2 --out run") in (0, 3)
+    written = json.loads((tmp_path / "run" / "solution.json").read_text())
+    expected = {"robust": True, "policy_step": 0.5, "largest_multiplier": 7}
+    assert written["settings"]["settings"] == expected
+
+
+def test_the_help_of_solve_names_every_algorithm():
+    from holdfast.commands.solve import Solve
+    from holdfast.tabular.algorithms import ALGORITHMS
+
+    source = Path(sys.modules[Solve.__module__].__file__).read_text()
+    assert f"One of {', '.join(ALGORITHMS)}." in source
 
 
 def test_solve_with_another_set_and_a_certificate(main, capsys):

@@ -5,18 +5,47 @@ import pytest
 
 import holdfast as hf
 
+ADDED = [
+    "river-swim",
+    "garnet",
+    "slippery-lake",
+    "garbage-collector",
+    "inventory",
+    "machine-replacement",
+    "safe-navigation",
+]
 every_model = pytest.mark.parametrize("name", sorted(hf.environments.MODELS))
 
 
 @every_model
-def test_the_constraint_has_a_name_and_can_be_met_nominally(name):
+def test_every_constraint_has_a_name_and_can_be_met_nominally(name):
     model = hf.environments.MODELS[name]()
-    (constraint,) = model.constraints
-    assert constraint.name == "utility"
-    kernel, values = model.transitions.dense(), np.zeros(model.states)
-    for _ in range(2000):
-        values = (constraint.utility + model.discount * kernel @ values).max(-1)
-    assert model.initial @ values > constraint.utility_threshold
+    kernel = model.transitions
+    successors, p = (
+        (kernel.successors, kernel.probabilities)
+        if isinstance(kernel, hf.Kernel)
+        else (np.broadcast_to(np.arange(model.states), kernel.shape), kernel)
+    )
+    for constraint in model.constraints:
+        assert constraint.name
+        utility = constraint.utility
+        utility = utility if utility.ndim == 3 else utility[..., None]
+        values = np.zeros(model.states)
+        for _ in range(2000):
+            values = (p * (utility + model.discount * values[successors])).sum(-1).max(-1)
+        assert model.initial @ values > constraint.utility_threshold
+
+
+@pytest.mark.parametrize("name", ["gambler", "frozen-lake", *ADDED])
+def test_the_constraint_binds_in_the_worst_case_and_can_be_met(name):
+    """The best policy for the reward alone violates it; some policy keeps all of them."""
+    model = hf.environments.MODELS[name]()
+    greedy = hf.solve(model, "rvi", iterations=1).evaluation
+    assert greedy.margins.min() < -0.01 * max(abs(c.threshold) for c in model.constraints)
+    found = hf.solve(model, "crpo", iterations=300)
+    assert found.status == "feasible"
+    # Not only by another of the best policies: keeping them costs reward.
+    assert found.evaluation.reward.worst < greedy.reward.worst - 1e-3 * abs(greedy.reward.worst)
 
 
 @every_model

@@ -183,6 +183,15 @@ def test_no_half_written_file_is_ever_visible(tmp_path, solve, monkeypatch):
         ({"environments": ("gamblr",)}, "did you mean gambler?"),
         ({"algorithms": ("rcpo", "magic")}, "algorithms: there is no 'magic'"),
         ({"environment": {"gambler": {"gold": 3}}}, "environment.gambler: .*gold"),
+        ({"algorithm": {"rcpo": {"settings": {"a": 1}}}}, "settings: 'rcpo' has none"),
+        (
+            {"algorithms": ("rpd",), "search": {"rpd": {"settings": {"dual_stp": [1.0]}}}},
+            "did you mean 'dual_step'",
+        ),
+        (
+            {"algorithms": ("rpd",), "algorithm": {"rpd": {"trust_region": 0.1}}},
+            "algorithm.rpd.trust_region: rpd has no use for it",
+        ),
         (
             {"environment": {"gambler": {"model": "x"}}},
             "environment.gambler.model: there is no 'x'",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
@@ -35,13 +37,16 @@ Examples:
   holdfast solve gambler --out runs/gambler
   holdfast solve my-model.npz --set kl --radius 0.1 --certify
   holdfast solve my-model.npz --iterations 500 --trust-region 0.005
+  holdfast solve river-swim --algorithm rpd --settings dual_step=0.05 policy_step=1
 
 Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
     """A .npz file, a folder that solve wrote, or a name such as gambler."""
     algorithm: Annotated[str, arg(metavar="NAME")] = "rcpo"
-    """One of rcpo, pcpo, cpo, rvi, lp."""
+    """One of rcpo, pcpo, cpo, rvi, lp, rpd, rcpg, r3c, cup, crpo, epirc-pgs, rnpg."""
+    settings: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE")] = ()
+    """Of the algorithm, where it has any: for rpd, dual_step=0.05 policy_step=1."""
     iterations: Annotated[int, arg(metavar="N")] = SolveSettings.iterations
     """Number of policy updates."""
     trust_region: Annotated[float, arg(metavar="DELTA")] = SolveSettings.trust_region
@@ -74,6 +79,7 @@ Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted.
                     trust_region=self.trust_region,
                     step=self.step,
                     safeguard=self.safeguard,
+                    settings=read_settings(self.settings),
                 ),
             )
         folder = f"{Path(self.model).stem}-{self.algorithm}-seed-{self.seed}"
@@ -115,3 +121,25 @@ Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted.
             print(f"each constraint on its own could reach, in the worst case: {best}")
         print(f"written to {out}")
         return FEASIBLE if solution.status == "feasible" else NOT_FEASIBLE
+
+
+def read_settings(given: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE pairs as a mapping; a value is a number, true or false where it reads as one."""
+    settings: dict[str, Any] = {}
+    for pair in given:
+        key, equals, value = pair.partition("=")
+        if not (key and equals and value):
+            raise ValueError(f"settings: expected KEY=VALUE, got {pair!r}")
+        if key in settings:
+            raise ValueError(f"settings: {key} is given twice")
+        settings[key] = _value(value)
+    return settings
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 from holdfast._model import RobustCMDP
 from holdfast.environments.frozen_lake import frozen_lake
 from holdfast.environments.gambler import gambler
+from holdfast.environments.garbage_collector import garbage_collector
+from holdfast.environments.garnet import garnet
+from holdfast.environments.inventory import inventory
+from holdfast.environments.machine_replacement import machine_replacement
 from holdfast.environments.n_chain import n_chain
+from holdfast.environments.river_swim import river_swim
+from holdfast.environments.safe_navigation import safe_navigation
+from holdfast.environments.slippery_lake import slippery_lake
 
 if TYPE_CHECKING:
     from holdfast.deep.environment import (
@@ -35,6 +42,13 @@ MODELS: dict[str, Callable[..., RobustCMDP]] = {
     "gambler": gambler,
     "n-chain": n_chain,
     "frozen-lake": frozen_lake,
+    "river-swim": river_swim,
+    "garnet": garnet,
+    "slippery-lake": slippery_lake,
+    "garbage-collector": garbage_collector,
+    "inventory": inventory,
+    "machine-replacement": machine_replacement,
+    "safe-navigation": safe_navigation,
 }
 
 # Loaded when first used: who solves tables needs none of it.
@@ -65,7 +79,14 @@ __all__ = [
     "TableSimulator",
     "frozen_lake",
     "gambler",
+    "garbage_collector",
+    "garnet",
+    "inventory",
+    "machine_replacement",
     "n_chain",
+    "river_swim",
+    "safe_navigation",
+    "slippery_lake",
 ]
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Int
 from numpy.typing import ArrayLike
 
 from holdfast._arguments import check_probability, check_whole_number
 from holdfast._model import Kernel, RobustCMDP, at_least
+from holdfast.environments._grid import neighbours
 from holdfast.uncertainty import KL
-
-# (row, column) of left, down, right, up, in Gymnasium's order; a slip goes to a neighbour in it.
-MOVES = np.array([(0, -1), (1, 0), (0, 1), (-1, 0)])
 
 
 def frozen_lake(
@@ -67,9 +64,9 @@ def frozen_lake(
     letters = _letters(rows)
     cell = letters.ravel()
     ice = (cell == "S") | (cell == "F")
-    beside = neighbours(letters.shape)
+    there = neighbours(letters.shape)
     turns = (np.arange(4)[:, None] + [-1, 0, 1]) % 4
-    successors = np.where(ice[:, None, None], beside[:, turns], np.arange(cell.size)[:, None, None])
+    successors = np.where(ice[:, None, None], there[:, turns], np.arange(cell.size)[:, None, None])
     enters_goal = ice[:, None, None] & (cell[successors] == "G")
     utility = np.zeros((cell.size, 4))
     utility[_ice_cells("utility_cells", utility_cells, cell)] = 1.0
@@ -99,13 +96,6 @@ def _letters(rows: Sequence[str]) -> np.ndarray:
     if not ((letters == "S") | (letters == "F")).any():
         raise ValueError(f"rows: no ice S or F to start from in {tuple(rows)}")
     return letters
-
-
-def neighbours(shape: tuple[int, ...]) -> Int[np.ndarray, "cells moves"]:
-    """The cell that each move from each cell leads to."""
-    places = np.argwhere(np.ones(shape, bool))
-    row, column = np.moveaxis(np.clip(places[:, None] + MOVES, 0, np.subtract(shape, 1)), -1, 0)
-    return row * shape[1] + column
 
 
 def _ice_cells(name: str, cells: Sequence[int], letters: np.ndarray) -> list[int]:

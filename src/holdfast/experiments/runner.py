@@ -19,7 +19,8 @@ from holdfast.experiments.folder import chosen, collect, finder, write_descripti
 from holdfast.experiments.models import models_of
 from holdfast.experiments.progress import progress_on
 from holdfast.experiments.results import Results
-from holdfast.experiments.tasks import SolveTask
+from holdfast.experiments.tasks import SHARED, SolveTask
+from holdfast.tabular.algorithms import ALGORITHMS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,11 +97,19 @@ def run(
 
 
 def _check_algorithms(experiment: TabularExperiment) -> None:
-    from holdfast.tabular.algorithms import ALGORITHMS
-
+    """Refuses algorithms that are not there, and settings that are not theirs."""
     for name in experiment.algorithms:
         if name not in ALGORITHMS:
             raise ValueError(f"algorithms: there is no {name!r}{meant(name, ALGORITHMS)}")
+        for table in ("algorithm", "search"):
+            for key in getattr(experiment, table).get(name, {}):
+                if key in SHARED and key not in ALGORITHMS[name].reads:
+                    raise ValueError(f"{table}.{name}.{key}: {name} has no use for it")
+    for job in (*experiment.jobs(), *experiment.search_jobs()):
+        try:
+            ALGORITHMS[job.algorithm].read_settings(job.algorithm, job.settings.settings or None)
+        except TypeError as error:
+            raise ValueError(f"settings: {job.algorithm}: {error}") from error
 
 
 def _tasks(jobs: list[Job], contents: Mapping[str, tuple[bytes, str]]) -> list[Task]:

@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import holdfast as hf
 from holdfast._model import RobustCMDP
@@ -14,6 +15,10 @@ from holdfast.experiments.configuration import Job
 from holdfast.experiments.engines import File
 from holdfast.experiments.results import Bound, Result
 from holdfast.experiments.store import fingerprint, to_bytes
+from holdfast.tabular.algorithms import ALGORITHMS
+
+# Arguments of `solve` that some algorithms have no use for.
+SHARED = ("trust_region", "step", "safeguard")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +55,7 @@ class SolveTask:
 def run_job(job: Job, model: RobustCMDP) -> Result:
     """Solves, and certifies where that was asked for."""
     started = time.process_time()
-    solution = hf.solve(model, job.algorithm, seed=job.seed, **job.settings.arguments())
+    solution = hf.solve(model, job.algorithm, seed=job.seed, **arguments_of(job))
     certificate = None
     if job.certify:
         certificate = hf.certify(model, solution.policy, nodes=job.nodes).to_dict()
@@ -63,3 +68,10 @@ def run_job(job: Job, model: RobustCMDP) -> Result:
         certificate=certificate,
         cpu_seconds=time.process_time() - started,
     )
+
+
+def arguments_of(job: Job) -> dict[str, Any]:
+    """What `solve` is called with: of the settings that algorithms share, those that this one reads."""
+    reads = ALGORITHMS[job.algorithm].reads
+    given = job.settings.arguments()
+    return {k: v for k, v in given.items() if k in reads or k not in SHARED}

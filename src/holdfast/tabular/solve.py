@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -27,8 +27,8 @@ from holdfast.tabular.worst_case import WorstCase, check_method, worst_case_meth
 _UNIFORM_SHARE = 1e-6
 # Of the uniform policy in a start at a corner: enough to leave it, too little to lose it.
 _CORNER_SHARE = 0.02
-# Algorithms whose end depends on their start.
-_LOCAL = ("rcpo", "pcpo", "cpo")
+# Of the arguments that only some algorithms read, what they are where nobody asked for anything.
+_DEFAULTS = {"trust_region": 0.01, "step": "exact", "safeguard": "project", "bounds": False}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,7 +36,8 @@ class Solution:
     """What every algorithm returns.
 
     Attributes:
-        policy: (S, A), the last iterate; with `certify=True` the best feasible one, where there is one.
+        policy: (S, A), the last iterate (crpo, epirc-pgs and rnpg end their history with the iterate
+            that their papers return); with `certify=True` the best feasible one, where there is one.
         evaluation: of that policy.
         status: "feasible"; "infeasible" where it has been proved that no policy is; "not-found"
             where neither is known.
@@ -72,6 +73,7 @@ def solve(
     worst_case: str | WorstCase = "dual",
     initial_policy: ArrayLike | None = None,
     seed: int = 0,
+    settings: Mapping[str, Any] | object | None = None,
     bounds: bool = False,
     certify: bool = False,
     nodes: int = 0,
@@ -82,9 +84,11 @@ def solve(
     Arguments:
         model: the model.
         algorithm: "rcpo" (robust, constrained), "pcpo" or "cpo" (constrained, nominal kernel),
-            "rvi" (robust, constraints ignored), "lp" (nominal optimum by linear programming).
-        iterations: of rcpo, pcpo and cpo; rvi records so many and stops on its certified error; lp
-            takes one.
+            "rvi" (robust, constraints ignored), "lp" (nominal optimum by linear programming), or one
+            of the other published ones, robust and constrained: "rpd", "rcpg", "r3c", "crpo",
+            "epirc-pgs", "rnpg", and "cup" (nominal, unless its settings say otherwise).
+        iterations: policy updates; rvi records so many and stops on its certified error; lp takes
+            one.
         trust_region: δ, the largest E_{d^r}[KL(π‖π_k)] of an improvement.
         step: "exact" solves each step's convex problem; "taylor" its second-order expansion.
         safeguard: "project" lets no iterate after the first feasible one be infeasible; None is the
@@ -94,6 +98,10 @@ def solve(
         initial_policy: (S, A). Its zeros would never come back under multiplicative steps, so where
             it has any, 1e-6 of uniform is mixed in.
         seed: draws the initial policy, Dirichlet(1) rows, where none is given.
+        settings: hyper-parameters of rpd, rcpg, r3c, cup, crpo, epirc-pgs or rnpg: a mapping, or the
+            algorithm's own record from `holdfast.tabular.algorithms`, such as `RPD(dual_step=0.05)`.
+            They have no use for `safeguard` and `bounds`, and only r3c for `trust_region` and
+            `step`, so those have to stay as they are.
         bounds: whether the history also carries what theory promises of each step. It takes 2S
             further robust evaluations an iteration.
         certify: whether to search on from the corners of the problem as well (the best policies of the
@@ -107,10 +115,13 @@ def solve(
         >>> solution = hf.solve(hf.environments.gambler(), "rcpo", iterations=50)
         >>> solution.status
         'feasible'
+        >>> hf.solve(hf.environments.gambler(), "crpo", settings={"policy_step": 0.5}).status
+        'feasible'
     """
     if algorithm not in ALGORITHMS:
         names = ", ".join(repr(name) for name in ALGORITHMS)
         raise ValueError(f"algorithm: unknown algorithm {algorithm!r}; there are {names}")
+    chosen = ALGORITHMS[algorithm]
     layout = layout_of(model)
     options = Options(
         iterations=_whole("iterations", iterations, least=1),
@@ -120,6 +131,11 @@ def solve(
         worst_case=layout_features(layout, worst_case_method(worst_case)),
         bounds=bounds,
         callback=callback,
+        settings=chosen.read_settings(algorithm, settings),
+    )
+    asked = {name: getattr(options, name) for name in _DEFAULTS}
+    chosen.check_arguments(
+        algorithm, {name: v for name, v in asked.items() if v != _DEFAULTS[name]}
     )
     check_method(options.worst_case, layout.table)
     if nodes and not certify:
@@ -134,7 +150,7 @@ def solve(
     start = _initial_policy(model, initial_policy, _whole("seed", seed, least=0))
 
     run = Run(layout, options, layout.pad_policy(start))
-    ALGORITHMS[algorithm](run)
+    chosen.search(run)
     found = run.last
     if certify:
         run, found = _best_of(run, algorithm)
@@ -158,11 +174,11 @@ def _best_of(run: Run, algorithm: str) -> tuple[Run, Iterate]:
     Where none is feasible, this run's last.
     """
     runs = [run]
-    if algorithm in _LOCAL:
+    if ALGORITHMS[algorithm].local:
         quiet = dataclasses.replace(run.options, callback=None)
         for corner in _corners(run.layout):
             other = Run(run.layout, quiet, corner)
-            ALGORITHMS[algorithm](other)
+            ALGORITHMS[algorithm].search(other)
             runs.append(other)
     best = [(each, each.best) for each in runs if each.best is not None]
     if not best:

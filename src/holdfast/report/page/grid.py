@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from holdfast._model import Kernel, RobustCMDP
-from holdfast.environments.frozen_lake import MOVES, neighbours
+from holdfast.environments._grid import MOVES, neighbours
 from holdfast.report.page.content import Grid, Pushes, Walk, numbers, table_of_numbers
 from holdfast.report.page.kernels import under_policy
 

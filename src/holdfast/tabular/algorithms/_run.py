@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
+import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
 from holdfast.tabular.bounds import no_step_bounds, step_bounds
+from holdfast.tabular.optimum import robust_optimum
 from holdfast.tabular.table import Layout, Table
 from holdfast.tabular.tilts import Step
 from holdfast.tabular.values import Outlook
 from holdfast.tabular.worst_case import WorstCase, nominal_outlook, worst_outlook
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +33,7 @@ class Options:
     worst_case: WorstCase
     bounds: bool
     callback: Callable[[int], None] | None
+    settings: object = None  # of the algorithm's own kind, where it has one
 
 
 class Iterate(NamedTuple):
@@ -62,6 +68,28 @@ class Run:
     def table(self) -> Table:
         """The model as arrays."""
         return self.layout.table
+
+    @functools.cached_property
+    def units(self) -> Float[np.ndarray, " n"]:
+        """One over the range of every signal's value, the reward first.
+
+        The range is what policies make of the signal under the nominal kernel: the largest value
+        less the smallest, from the initial distribution.
+        """
+        nominal = eqx.tree_at(
+            lambda t: t.uncertainty, self.table, self.table.uncertainty.scaled(0.0)
+        )
+        ranges = [
+            robust_optimum(nominal, signal).lower + robust_optimum(nominal, -signal).lower
+            for signal in self.table.signals
+        ]
+        return np.array([1 / each if each > 1e-9 else 1.0 for each in ranges])
+
+    def settings(self, kind: type[T]) -> T:
+        """The algorithm's own settings."""
+        if not isinstance(self.options.settings, kind):
+            raise AssertionError(f"expected {kind.__name__}, got {self.options.settings!r}")
+        return self.options.settings
 
     def worst_case(self, policy: Float[Array, "S A"], start: Outlook | None = None) -> Outlook:
         """The policy's outlook in the worst case, by the method that was asked for."""
@@ -153,7 +181,8 @@ def mean_kl(weights: Array, policy: Array, before: Array) -> float:
     d, new, old = np.asarray(weights), np.asarray(policy), np.asarray(before)
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(new > 0, new * (np.log(new) - np.log(old)), 0.0)
-    return float(max(np.where(d > 0, d * terms.sum(-1), 0.0).sum(), 0.0))
+    # Where a state is never reached, its infinite divergence counts nothing.
+    return float(max((d * np.where(d > 0, terms.sum(-1), 0.0)).sum(), 0.0))
 
 
 def worst_margins(outlook: Outlook, thresholds: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from holdfast.tabular.algorithms._gradient import kept_alive
 from holdfast.tabular.algorithms._run import Run, is_feasible, worst_margins
 from holdfast.tabular.steps import Update, improve_within, project, recover
 from holdfast.tabular.tilts import Step, Tilts
@@ -31,8 +32,6 @@ _SAME_POLICY = 1e-15
 _CUTS = 3
 # Cuts whose advantages agree to this, relative to the largest, are the same cut.
 _SAME_CUT = 1e-9
-# Multiplicative steps never bring back a zero, so no action's probability falls below this.
-_LEAST_PROBABILITY = 1e-12
 
 
 class PolicyUpdate(Protocol):
@@ -248,7 +247,7 @@ def _compiled_update(
     step: Step,
 ) -> tuple[Array, Array]:
     found = update(Tilts.at(policy, outlook, thresholds, discount, step), delta)
-    return _kept_alive(found.policy, policy), found.met
+    return kept_alive(found.policy, policy), found.met
 
 
 @eqx.filter_jit
@@ -256,13 +255,7 @@ def _reproject(policy: Array, outlook: Outlook, thresholds: Array, discount: Arr
     # Aim inside by what the evaluation may be off, or the last projection ends just outside.
     inside = thresholds + 4 * outlook.error.max() + 1e-10 * (1 + jnp.abs(thresholds))
     tilts = Tilts.at(policy, outlook, inside, discount, "exact")
-    return _kept_alive(project(tilts, jnp.zeros(len(tilts.features))).policy, policy)
-
-
-def _kept_alive(policy: Float[Array, "S A"], before: Float[Array, "S A"]) -> Float[Array, "S A"]:
-    # Only padding has zeros before the step; they stay.
-    floored = jnp.where(before > 0, jnp.maximum(policy, _LEAST_PROBABILITY), 0.0)
-    return floored / floored.sum(-1, keepdims=True)
+    return kept_alive(project(tilts, jnp.zeros(len(tilts.features))).policy, policy)
 
 
 def _smallest_margin(run: Run, outlook: Outlook) -> float:

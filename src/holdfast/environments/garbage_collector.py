@@ -1,0 +1,81 @@
+"""The garbage collector: a robot on its way to the bin, which is paid for being there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from holdfast._arguments import check_probability, check_whole_number
+from holdfast._model import Kernel, RobustCMDP, at_most
+from holdfast.environments._grid import check_cells, noisy_moves
+from holdfast.uncertainty import KL
+
+
+def garbage_collector(
+    *,
+    size: int = 4,
+    success: float = 0.5,
+    at_the_bin: float = 1.0,
+    elsewhere: float = 0.001,
+    base_cost: float = 0.001,
+    delicate: Sequence[int] = (6, 9, 14),
+    radius: ArrayLike = 0.05,
+    threshold: float = 5.0,
+    discount: float = 0.99,
+) -> RobustCMDP:
+    """A robot crosses a room to a bin; some cells are delicate, and each step in one costs.
+
+    Cells are numbered row by row; actions 0 to 3 move left, down, right, up; the move that was
+    meant happens with probability 1/2, each other one with 1/6, and a move off the map stays. The
+    last cell has the bin and absorbs. Every step pays `at_the_bin` there and `elsewhere` in all
+    other cells. A step begun in a delicate cell costs 1, in any other cell `base_cost`. The
+    uncertainty set is a KL ball.
+
+    From the RNPG paper and its public code: size, probabilities, the rewards, the base cost, three
+    cells that cost 1. Ours: which cells they are (the code draws them anew for every run), that all
+    other cells pay `elsewhere` (the code's slice reaches the first cell alone), the start in the
+    first cell, the discount, the set, its radius and the threshold.
+
+    Arguments:
+        size: rows and columns, at least 2.
+        success: probability of the move that was meant.
+        at_the_bin: reward of a step at the bin.
+        elsewhere: reward of any other step.
+        base_cost: cost of a step in a cell that is not delicate.
+        delicate: numbers of the cells in which a step costs 1.
+        radius: of the KL ball, a number or an (S, A) array.
+        threshold: largest discounted cost that is accepted.
+        discount: in [0, 1).
+
+    Returns:
+        A model with one state for each cell, four actions and the constraint "cost".
+
+    Example:
+        >>> import holdfast as hf
+        >>> model = hf.environments.garbage_collector()
+        >>> model.states, model.actions
+        (16, 4)
+        >>> print(model.constraints[0], model.reward[[0, 15], 0])
+        cost ≤ 5 [0.001 1.   ]
+
+    Reference:
+        Ganguly, Ghosh, Panaganti and Wierman, Efficient Policy Optimization in Robust Constrained
+        MDPs with Iteration Complexity Guarantees (arXiv 2505.19238), experiments.
+    """
+    check_whole_number("size", size, least=2)
+    check_probability("success", success)
+    goal = size * size - 1
+    reward = np.full((size * size, 4), float(elsewhere))
+    reward[goal] = at_the_bin
+    cost = np.full((size * size, 4), float(base_cost))
+    cost[check_cells("delicate", delicate, size * size, goal)] = 1.0
+    return RobustCMDP(
+        transitions=Kernel(*noisy_moves(size, goal, success)),
+        reward=reward,
+        constraints=[at_most(cost, threshold, name="cost")],
+        initial=np.eye(size * size)[0],
+        discount=discount,
+        uncertainty=KL(radius),
+    )

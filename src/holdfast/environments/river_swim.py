@@ -1,0 +1,80 @@
+"""The constrained river swim: the reward is upstream, and so is the cost."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from holdfast._arguments import check_whole_number
+from holdfast._model import Kernel, RobustCMDP, at_most
+from holdfast.uncertainty import KL
+
+LEFT, RIGHT = 0, 1
+_WITH, _STAY, _AGAINST = 0.3, 0.6, 0.1
+_HELD = 0.9
+
+
+def river_swim(
+    *,
+    states: int = 6,
+    near_reward: float = 0.1,
+    far_reward: float = 1.0,
+    radius: ArrayLike = 0.05,
+    threshold: float = 15.0,
+    discount: float = 0.99,
+) -> RobustCMDP:
+    """A swimmer in a river: little reward at the left bank, much at the right one, where it costs most.
+
+    Between the banks a stroke goes where it is meant with probability 0.3, stays with 0.6 and goes
+    the other way with 0.1. At a bank the stroke towards it stays with 0.9 and the other one leaves
+    with 0.3. The reward is `near_reward` for left at the left bank and `far_reward` for right at
+    the right bank. A step begun in state s costs s/20. The uncertainty set is a KL ball.
+
+    From the literature on robust constrained models: six states, two actions, all probabilities,
+    both rewards, the cost and the discount. Ours: that the right bank mirrors the left one, the
+    initial state (the left bank), the set, its radius and the threshold.
+
+    Arguments:
+        states: places in the river, at least 2.
+        near_reward: for going left at the left bank.
+        far_reward: for going right at the right bank.
+        radius: of the KL ball, a number or an (S, A) array.
+        threshold: largest discounted cost that is accepted.
+        discount: in [0, 1).
+
+    Returns:
+        A model with `states` states, two actions and the constraint "cost".
+
+    Example:
+        >>> import holdfast as hf
+        >>> model = hf.environments.river_swim()
+        >>> model.states, model.actions
+        (6, 2)
+        >>> print(model.constraints[0], model.transitions.probabilities[3, 1])
+        cost ≤ 15 [0.1 0.6 0.3]
+
+    Reference:
+        Strehl and Littman, An analysis of model-based interval estimation for Markov decision
+        processes (2008), for the river; Ganguly, Ghosh, Panaganti and Wierman (arXiv 2505.19238)
+        with the cost.
+    """
+    check_whole_number("states", states, least=2)
+    place = np.arange(states)
+    successors = np.stack([np.maximum(place - 1, 0), place, np.minimum(place + 1, states - 1)], -1)
+    probabilities = np.empty((states, 2, 3))
+    probabilities[:, LEFT] = _WITH, _STAY, _AGAINST
+    probabilities[:, RIGHT] = _AGAINST, _STAY, _WITH
+    probabilities[0] = [(0.0, _HELD, 1 - _HELD), (0.0, 1 - _WITH, _WITH)]
+    probabilities[-1] = [(_WITH, 1 - _WITH, 0.0), (1 - _HELD, _HELD, 0.0)]
+    reward = np.zeros((states, 2))
+    reward[0, LEFT] = near_reward
+    reward[-1, RIGHT] = far_reward
+    cost = np.repeat(place[:, None] / 20, 2, axis=1)
+    return RobustCMDP(
+        transitions=Kernel(np.repeat(successors[:, None], 2, axis=1), probabilities),
+        reward=reward,
+        constraints=[at_most(cost, threshold, name="cost")],
+        initial=np.eye(states)[0],
+        discount=discount,
+        uncertainty=KL(radius),
+    )
