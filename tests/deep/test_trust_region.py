@@ -62,7 +62,8 @@ def test_fisher_product_is_the_hessian_of_the_divergence(kind):
         @jax.jit
         def both(flat):
             old = unravel(flat)
-            hessian = jax.hessian(lambda v: divergence(unravel(v), old, inputs, weights))(flat)
+            at = old.distribution(inputs)
+            hessian = jax.hessian(lambda v: divergence(unravel(v), at, inputs, weights))(flat)
             products = [fisher_product(old, inputs, weights, damping) for damping in (0.0, 0.5)]
             return hessian, *(jax.vmap(product)(jnp.eye(len(flat))) for product in products)
 

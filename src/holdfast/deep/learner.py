@@ -30,6 +30,7 @@ class Plan:
         limits: of the costs.
         robust: whether every signal has its own worst-case kernel, or all share the nominal one.
         constrained: whether the limits are enforced.
+        devices: over which the episodes of every batch are divided.
     """
 
     settings: Settings
@@ -39,10 +40,17 @@ class Plan:
     limits: tuple[float, ...]
     robust: bool
     constrained: bool
+    devices: int = 1
 
     @classmethod
     def create(
-        cls, env: Environment, settings: Settings, *, robust: bool, constrained: bool
+        cls,
+        env: Environment,
+        settings: Settings,
+        *,
+        robust: bool,
+        constrained: bool,
+        devices: int = 1,
     ) -> Self:
         """The plan for an environment.
 
@@ -68,6 +76,7 @@ class Plan:
             tuple(limits),
             robust,
             constrained,
+            devices,
         )
 
     @property
@@ -81,12 +90,16 @@ class Plan:
 
     def steps(self, env: Environment) -> int:
         """All steps simulated for one update of one policy, under every kernel."""
+
+        def drawn(episodes: int) -> int:
+            return math.ceil(episodes / self.devices) * self.devices * env.horizon
+
         if not self.robust:
-            return self.episodes(env) * env.horizon
+            return drawn(self.episodes(env))
         adversary = self.settings.adversary
-        episodes = self.episodes(env) + adversary.updates * adversary.episodes(env.horizon)
-        measured = self.episodes(env, self.settings.evaluation_share)
-        return (len(self.discounts) * episodes + measured) * env.horizon
+        learned_from = adversary.updates * drawn(adversary.episodes(env.horizon))
+        measured = drawn(self.episodes(env, self.settings.evaluation_share))
+        return len(self.discounts) * (drawn(self.episodes(env)) + learned_from) + measured
 
 
 class Learner(eqx.Module):

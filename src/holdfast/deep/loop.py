@@ -19,7 +19,14 @@ from jax import lax
 from holdfast._files import write_bytes
 from holdfast._version import __version__
 from holdfast.deep import checkpoint, runs
-from holdfast.deep._devices import compiled, side_by_side
+from holdfast.deep._devices import (
+    check_devices,
+    compiled,
+    on_devices,
+    over_devices,
+    side_by_side,
+    whole,
+)
 from holdfast.deep._protocol import check_environment
 from holdfast.deep.agent import Agent
 from holdfast.deep.algorithms import ALGORITHMS
@@ -65,7 +72,12 @@ class Run:
 
     @classmethod
     def create(
-        cls, env: Environment, algorithm: str, settings: Settings, seeds: tuple[int, ...]
+        cls,
+        env: Environment,
+        algorithm: str,
+        settings: Settings,
+        seeds: tuple[int, ...],
+        devices: int = 1,
     ) -> Run:
         """Checks what can be checked before any work.
 
@@ -86,7 +98,18 @@ class Run:
             raise ValueError(
                 f"gradient: {env.name} is stepped outside JAX and has no derivatives; use 'score'"
             )
-        plan = Plan.create(env, settings, robust=module.ROBUST, constrained=module.CONSTRAINED)
+        if env.is_hosted and devices > 1:
+            raise ValueError(
+                f"devices: {env.name} is stepped outside JAX, on one device; got {devices}"
+            )
+        check_devices(devices)
+        plan = Plan.create(
+            env,
+            settings,
+            robust=module.ROBUST,
+            constrained=module.CONSTRAINED,
+            devices=devices,
+        )
         check_environment(env)
         run = cls(env, algorithm, plan, seeds, _described(env, algorithm, plan, seeds))
         run._blank()  # a kernel that does not fit is refused here
@@ -134,13 +157,15 @@ class Run:
         chunk = _CHUNK.get(jax.default_backend(), _ACCELERATOR_CHUNK)
         # Radius and trust region are carried by the learners.
         plan = self._plan(radius=0.0, trust_region=1.0)
+        learners = on_devices(learners, plan.devices)
         while done < iterations:
             count = min(chunk, iterations - done)
             start = time.perf_counter()
             try:
-                learners, metrics = _iterations(
-                    self.algorithm, plan, chunk, self.env, learners, jnp.asarray(count)
-                )
+                with over_devices(plan.devices):
+                    learners, metrics = _iterations(
+                        self.algorithm, plan, chunk, self.env, learners, jnp.asarray(count)
+                    )
                 rows = self._rows(jax.device_get(metrics), done, count)
             except jax.errors.JaxRuntimeError as error:
                 kept = f"; the checkpoint of iteration {done} in {out} stands" if out else ""
@@ -193,8 +218,9 @@ class Run:
             )
         for name, rows in ((runs.METRICS, len(self.seeds)), (runs.TIMINGS, 1)):
             runs.keep_lines(out / name, done, rows)
-        if runs.read_description(out) != self.described:
-            runs.write_description(out, self.described)
+        description = runs.carried_on(runs.read_description(out), self.described, done)
+        if runs.read_description(out) != description:
+            runs.write_description(out, description)
         return jax.tree.map(jnp.asarray, learners), done
 
     def _write(
@@ -324,7 +350,7 @@ def _iterations(
             learners, row = one(learners)
             return learners, jax.tree.map(lambda all_, new: all_.at[i].set(new), rows, row)
 
-        return lax.fori_loop(0, count, body, (learners, rows))
+        return whole(lax.fori_loop(0, count, body, (learners, rows)))
 
 
 def _described(
@@ -352,6 +378,7 @@ def _described(
             "holdfast": __version__,
             "jax": jax.__version__,
             "device": f"{device.platform}: {device.device_kind}",
+            "devices": plan.devices,
         },
     }
     return json.loads(json.dumps(description))
