@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from holdfast.deep._devices import side_by_side
-from holdfast.deep.networks import Distribution, Policy
+from holdfast.deep.networks import Categorical, Distribution, Gaussian, Policy
 
 Vector = Float[Array, " n"]
 
@@ -71,12 +71,13 @@ def surrogate(policy: Policy, evidence: Evidence) -> Float[Array, ""]:
 
 def divergence(
     policy: Policy,
-    old: Distribution,
+    old: Gaussian | Categorical,
     inputs: Float[Array, "*rows inputs"],
     weights: Float[Array, "*rows"],
 ) -> Float[Array, ""]:
     """E_{d^r}[KL(π‖π_k)] on the steps of a batch, given what π_k does there."""
-    each = policy.distribution(inputs).divergence(old)
+    now: Distribution = policy.distribution(inputs)
+    each = now.divergence(old)
     return (weights * each).sum() / weights.sum()
 
 

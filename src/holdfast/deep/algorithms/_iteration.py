@@ -150,8 +150,8 @@ def linearise(plan: Plan, learner: Learner, samples: Samples) -> Outlook:
     )
     horizon, episodes = samples.batches.alive.shape[1:]
     some = max(1, round(settings.fisher_share * episodes)) * horizon
-    rows = spread((found[0].inputs[:some], found[0].weights[:some]))
-    product = fisher_product(policy, *rows, settings.damping)
+    inputs, weights = spread((found[0].inputs[:some], found[0].weights[:some]))
+    product = fisher_product(policy, inputs, weights, settings.damping)
     inverses = conjugate_gradients(product, gradients, settings.cg_steps)
     model = local_model(
         gradients[0],
