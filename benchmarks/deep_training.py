@@ -11,8 +11,8 @@ The NumPy loop gets one BLAS thread, with which it is quickest; OPENBLAS_NUM_THR
 It (`_numpy_point_gather.py`) has the same settings: networks, critics' epochs, Fisher
 products on a share of the batch, conjugate gradients, line search. `--check` compares its simulator,
 advantages, gradients and Fisher products with Holdfast's on one batch, and what a few iterations of both
-make of reward and cost, and times nothing. `--devices N` times Holdfast alone, on one device and with its
-episodes over N, simulated ones on a CPU, and says how much these tell each other.
+make of reward and cost, and times nothing. `--devices N` times Holdfast alone, on one device and with
+its episodes over N, simulated ones on a CPU, and says how much these tell each other.
 """
 
 from __future__ import annotations

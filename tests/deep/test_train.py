@@ -113,7 +113,7 @@ def test_runs_that_differ_in_numbers_only_share_their_programs(env):
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         hf.train(
-            env, radius=0.2, iterations=2, seed=5, trust_region=0.02, cost_limit=-4.0, **settings
+            env, radius=0.2, iterations=2, seed=5, trust_region=0.02, cost_limit=-5.0, **settings
         )
         assert not compiled
         hf.train(env, radius=0.2, iterations=1, cost_limit=-4.0, **{**settings, "batch_size": 300})

@@ -155,8 +155,7 @@ class Run:
         """All iterations that are left, a few at a time; what they measured is written and told."""
         iterations = self.plan.settings.iterations
         chunk = _CHUNK.get(jax.default_backend(), _ACCELERATOR_CHUNK)
-        # Radius and trust region are carried by the learners.
-        plan = self._plan(radius=0.0, trust_region=1.0)
+        plan = self._plan()
         learners = on_devices(learners, plan.devices)
         while done < iterations:
             count = min(chunk, iterations - done)
@@ -181,16 +180,27 @@ class Run:
                 callback(rows)
         return learners
 
-    def _plan(self, **fixed: Any) -> Plan:
-        """The plan less what is not part of a compiled program, so that more runs share one."""
-        settings = dataclasses.replace(self.plan.settings, iterations=1, **fixed)
-        return dataclasses.replace(self.plan, settings=settings)
+    def _plan(self) -> Plan:
+        """The plan less what is not part of a compiled program, so that more runs share one.
+
+        Radius, limits and trust region are carried by the learners.
+        """
+        settings = dataclasses.replace(
+            self.plan.settings, iterations=1, radius=0.0, trust_region=1.0, cost_limit=()
+        )
+        limits = (0.0,) * len(self.plan.limits)
+        return dataclasses.replace(self.plan, settings=settings, limits=limits)
 
     def _first(self) -> Learner:
-        return _first(self._plan(), self.env, self._keys())
+        return _first(self._plan(), self.env, self._keys(), self._numbers())
 
     def _blank(self) -> Learner:
-        return eqx.filter_eval_shape(_first, self._plan(), self.env, self._keys())
+        return eqx.filter_eval_shape(_first, self._plan(), self.env, self._keys(), self._numbers())
+
+    def _numbers(self) -> tuple[np.ndarray, ...]:
+        settings = self.plan.settings
+        numbers = (settings.radius, self.plan.limits, settings.trust_region)
+        return tuple(np.asarray(each, np.float32) for each in numbers)
 
     def _keys(self) -> jax.Array:
         return jnp.stack([jax.random.PRNGKey(seed) for seed in self.seeds])
@@ -318,9 +328,15 @@ def check_disturbed(env: Environment, radius: float) -> None:
 
 
 @eqx.filter_jit
-def _first(plan: Plan, env: Environment, keys: jax.Array) -> Learner:
-    """The learners of all seeds, along a leading axis."""
-    learners = side_by_side(lambda key: Learner.create(plan, env, key), keys)
+def _first(
+    plan: Plan, env: Environment, keys: jax.Array, numbers: tuple[np.ndarray, ...]
+) -> Learner:
+    """The learners of all seeds, along a leading axis, with their radius, limits and trust region."""
+
+    def one(key: jax.Array) -> Learner:
+        return Learner.create(plan, env, key).with_numbers(*map(jnp.asarray, numbers))
+
+    learners = side_by_side(one, keys)
     # Not weakly typed, as they are not when they come from a checkpoint: one program for both.
     return jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), learners)
 

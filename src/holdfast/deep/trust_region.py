@@ -39,7 +39,7 @@ class Evidence(NamedTuple):
     weights: Float[Array, " rows"]
 
 
-def in_rows(leaf: Shaped[Array, "time episodes *more"]) -> Shaped[Array, "rows *more"]:
+def in_rows(leaf: Shaped[Array, "time episodes *more"]) -> Shaped[Array, "..."]:
     """Step by step, an episode after the other."""
     return jnp.moveaxis(leaf, 1, 0).reshape(-1, *leaf.shape[2:])
 

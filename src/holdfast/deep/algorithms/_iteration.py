@@ -166,7 +166,7 @@ def linearise(plan: Plan, learner: Learner, samples: Samples) -> Outlook:
 
 def needed(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
     """b_i = d_i − V_i, with the limit tightened by what earlier measurements taught."""
-    return _measured(plan, samples) - (jnp.asarray(plan.limits) - learner.tightening)
+    return _measured(plan, samples) - (learner.limits - learner.tightening)
 
 
 def _measured(plan: Plan, samples: Samples) -> Float[Array, " costs"]:
@@ -224,6 +224,7 @@ def learn(plan: Plan, learner: Learner, samples: Samples, policy: Policy, step: 
         sight,
         natures,
         tightening,
+        learner.limits,
         learner.trust_region,
         learner.key,
         learner.iteration + 1,
@@ -240,7 +241,7 @@ def _tightened(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, "
     settings = plan.settings
     if not plan.limits or settings.limit_gain == 0:
         return learner.tightening
-    limits = jnp.asarray(plan.limits)
+    limits = learner.limits
     size = jnp.abs(limits)
     excess = _measured(plan, samples) - (limits - settings.limit_margin * size)
     excess = jnp.clip(excess, -size / 2, size / 2)
@@ -276,7 +277,7 @@ def measure(
         "cost_errors": found.error[1:],
         "nominal_reward": nominal.value[0],
         "nominal_costs": -nominal.value[1:],
-        "inner_limits": jnp.asarray(plan.limits) - learner.tightening,
+        "inner_limits": learner.limits - learner.tightening,
         "bad_step": bad,
     }
 
