@@ -1,6 +1,6 @@
 """The whole training loop on Point Gather (sampling, critics, update): Holdfast beside plain NumPy.
 
-    python benchmarks/deep_training.py [--iterations 5] [--batch-size 50000] [--check]
+    python benchmarks/deep_training.py [--iterations 5] [--batch-size 50000] [--check] [--devices N]
 
 Steps a CPU-second, counted over all threads of the process, and steps a second, on two cores. Every
 iteration is timed alone and the median counts; compilation is given apart. Steps are those simulated:
@@ -11,18 +11,25 @@ The NumPy loop gets one BLAS thread, with which it is quickest; OPENBLAS_NUM_THR
 It (`_numpy_point_gather.py`) has the same settings: networks, critics' epochs, Fisher
 products on a share of the batch, conjugate gradients, line search. `--check` compares its simulator,
 advantages, gradients and Fisher products with Holdfast's on one batch, and what a few iterations of both
-make of reward and cost, and times nothing.
+make of reward and cost, and times nothing. `--devices N` times Holdfast alone, on one device and with
+its episodes over N, simulated ones on a CPU, and says how much these tell each other.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import sys
 import time
 
 # Products this small gain nothing from a second thread of OpenBLAS, which then waits in a busy loop.
 # JAX has threads of its own.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+if "--devices" in sys.argv:
+    count = sys.argv[sys.argv.index("--devices") + 1]
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}"
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 
@@ -33,10 +40,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import _numpy_point_gather as reference
+from holdfast.deep._devices import on_devices, over_devices, whole
 from holdfast.deep.algorithms import ALGORITHMS, _iteration
 from holdfast.deep.configuration import Settings
 from holdfast.deep.learner import Learner, Plan
-from holdfast.deep.trust_region import evidence, fisher_product, surrogate
+from holdfast.deep.trust_region import evidence, fisher_product, in_rows, surrogate
 from holdfast.environments.point_gather import PointGather, PointGatherState
 
 PUBLISHED = "1,457 to 1,513"
@@ -56,28 +64,64 @@ def timed(work, iterations: int) -> tuple[float, float]:
 class Ours:
     """Holdfast's iteration of one policy, compiled as `train` compiles it."""
 
-    def __init__(self, algorithm: str, settings: Settings) -> None:
-        self.env = PointGather()
+    def __init__(self, algorithm: str, settings: Settings, devices: int = 1) -> None:
+        self.env, self.devices = PointGather(), devices
         module = ALGORITHMS[algorithm]
         plan = self.plan = Plan.create(
-            self.env, settings, robust=module.ROBUST, constrained=module.CONSTRAINED
+            self.env,
+            settings,
+            robust=module.ROBUST,
+            constrained=module.CONSTRAINED,
+            devices=devices,
         )
         start = time.process_time(), time.perf_counter()
         self.create = eqx.filter_jit(lambda env, key: Learner.create(plan, env, key))
         self.restart(0)
-        self.advance = eqx.filter_jit(lambda env, learner: module.iterate(plan, env, learner))
+        self.advance = eqx.filter_jit(
+            lambda env, learner: whole(module.iterate(plan, env, learner))
+        )
         self.iterate()
         self.first = time.process_time() - start[0], time.perf_counter() - start[1]
 
     def restart(self, seed: int) -> None:
         """A blank learner."""
-        self.learner = self.create(self.env, jax.random.PRNGKey(seed))
+        self.learner = on_devices(self.create(self.env, jax.random.PRNGKey(seed)), self.devices)
 
     def iterate(self) -> tuple[float, float]:
         """One iteration; the reward and the cost that it measured."""
-        self.learner, metrics = self.advance(self.env, self.learner)
+        with over_devices(self.devices):
+            self.learner, metrics = self.advance(self.env, self.learner)
         metrics = jax.device_get(metrics)
         return float(metrics["reward"]), float(metrics["costs"][0])
+
+
+def across_devices(iterations: int, batch_size: int, devices: int) -> None:
+    """One device beside several."""
+    print(f"Point Gather, batch {batch_size:,}, median of {iterations} iterations")
+    for algorithm, radius in (("pcpo", 0.0), ("rcpo", 0.2)):
+        for count in (1, devices):
+            ours = Ours(algorithm, Settings(radius=radius, batch_size=batch_size), count)
+            cpu, wall = timed(ours.iterate, iterations)
+            steps = ours.plan.steps(ours.env)
+            with over_devices(count):
+                text = ours.advance.lower(ours.env, ours.learner).compile().compiled.as_text()
+            told = {name: exchanged(text, name) for name in ("all-reduce", "all-gather")}
+            print(
+                f"{algorithm.upper()}, {count} device(s): {steps / wall:10,.0f} steps/s "
+                f"{steps / cpu:10,.0f} steps/CPU-s; "
+                + ", ".join(f"{n} {name}s of {size:,} bytes" for name, (n, size) in told.items())
+            )
+    print("Exchanges as the program has them: those in a loop happen at each of its turns.")
+
+
+def exchanged(text: str, name: str) -> tuple[int, int]:
+    """How many exchanges of one kind a compiled program has, and the bytes of their results."""
+    count, size = 0, 0
+    for shapes in re.findall(rf"= (.*?) {name}(?:-start)?\(", text):
+        count += 1
+        for width, sides in re.findall(r"[fsu](\d+)\[([\d,]*)\]", shapes):
+            size += int(width) // 8 * int(np.prod([int(n) for n in sides.split(",") if n] or [1]))
+    return count, size
 
 
 def benchmark(iterations: int, batch_size: int) -> None:
@@ -147,14 +191,15 @@ def check(batch_size: int, seeds: int = 5, iterations: int = 16) -> None:
         _agree(f"{name}: targets", (found + worth[:-1])[rows], np.asarray(each.targets)[rows])
 
         seen = learner.sight.of_policy(batch.observations)
-        held = evidence(learner.policy, seen, batch.actions, each.advantages, each.weights)
+        told = in_rows(seen), in_rows(batch.actions)
+        held = evidence(learner.policy, *told, each.advantages, each.weights)
         flat, unravel = ravel_pytree(learner.policy)
         wanted = jax.grad(lambda v, u=unravel, h=held: surrogate(u(v), h))(flat)
         mine = reference.evidence(batch, found, plan.discounts[i])
         g = reference.gradient(policy, values, batch.actions[rows], mine)
         _agree(f"{name}: gradient", g, wanted)
         if i == 0:
-            product = fisher_product(learner.policy, seen, held.weights, 0.0)
+            product = fisher_product(learner.policy, held.inputs, held.weights, 0.0)
             curved = reference.fisher_product(policy, values, mine.weights, vector)
             _agree("Fisher-vector product", curved, product(vector))
 
@@ -237,8 +282,11 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=50_000)
     parser.add_argument("--check", action="store_true", help="compare the two loops, time nothing")
+    parser.add_argument("--devices", type=int, help="time one device beside so many")
     arguments = parser.parse_args()
-    if arguments.check:
+    if arguments.devices:
+        across_devices(arguments.iterations, arguments.batch_size, arguments.devices)
+    elif arguments.check:
         check(min(arguments.batch_size, 15_000))
     else:
         benchmark(arguments.iterations, arguments.batch_size)

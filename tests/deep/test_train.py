@@ -11,6 +11,7 @@ import sys
 import time
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -97,6 +98,28 @@ def test_a_finished_run_gives_its_agents_without_any_work(whole, train, monkeypa
     for agent in agents:
         stored = hf.load(whole / f"agent-{agent.seed}.safetensors")
         assert stored.to_bytes() == agent.to_bytes()
+
+
+def test_runs_that_differ_in_numbers_only_share_their_programs(env):
+    compiled = []
+
+    def listen(event, seconds, **_):
+        if event.endswith("backend_compile_duration"):
+            compiled.append(event)
+
+    adversary = {"batch_size": 150, "updates": 1}
+    settings = {**TINY, "batch_size": 150, "adversary": adversary}
+    hf.train(env, radius=0.1, iterations=1, seed=0, cost_limit=-4.0, **settings)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        hf.train(
+            env, radius=0.2, iterations=2, seed=5, trust_region=0.02, cost_limit=-5.0, **settings
+        )
+        assert not compiled
+        hf.train(env, radius=0.2, iterations=1, cost_limit=-4.0, **{**settings, "batch_size": 300})
+        assert compiled  # another shape is another program, and the listener hears it
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def forbidden(*arguments):

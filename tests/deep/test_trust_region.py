@@ -23,6 +23,7 @@ from holdfast.deep.trust_region import (
     divergence,
     evidence,
     fisher_product,
+    in_rows,
     line_search,
     surrogate,
 )
@@ -62,7 +63,8 @@ def test_fisher_product_is_the_hessian_of_the_divergence(kind):
         @jax.jit
         def both(flat):
             old = unravel(flat)
-            hessian = jax.hessian(lambda v: divergence(unravel(v), old, inputs, weights))(flat)
+            at = old.distribution(inputs)
+            hessian = jax.hessian(lambda v: divergence(unravel(v), at, inputs, weights))(flat)
             products = [fisher_product(old, inputs, weights, damping) for damping in (0.0, 0.5)]
             return hessian, *(jax.vmap(product)(jnp.eye(len(flat))) for product in products)
 
@@ -127,7 +129,8 @@ def test_gradient_of_the_surrogate_equals_finite_differences(kind):
         actions = rng.normal(size=(TIME, EPISODES, 2))
         if kind == "discrete":
             actions = rng.integers(0, 3, (TIME, EPISODES))
-        seen = evidence(policy, inputs, actions, rng.normal(size=weights.shape), weights)
+        advantages = rng.normal(size=weights.shape)
+        seen = evidence(policy, in_rows(inputs), in_rows(actions), advantages, weights)
         flat, unravel = ravel_pytree(policy)
         value = jax.jit(jax.value_and_grad(lambda v: surrogate(unravel(v), seen)))
         at, slope = value(flat)
@@ -227,7 +230,8 @@ def batches():
     found = []
     for sign in (1.0, -1.0):
         actions = rng.normal(size=(*shape, 1)).astype(np.float32)
-        found.append(evidence(policy, inputs, actions, sign * actions[..., 0], weights))
+        advantages = sign * actions[..., 0]
+        found.append(evidence(policy, in_rows(inputs), in_rows(actions), advantages, weights))
     return policy, tuple(found)
 
 

@@ -87,6 +87,8 @@ something was not a finite number, 2 bad input, 130 interrupted."""
     """Speed over which a step of a Gymnasium environment costs 1, instead of a cost of its own."""
     trust_region: Annotated[float, arg(metavar="DELTA")] = Settings.trust_region
     """KL divergence of one update."""
+    devices: Annotated[int, arg(metavar="N")] = 1
+    """Over which the episodes of every batch are divided: GPUs, or a CPU that counts as several."""
     discount: Annotated[
         float | None, arg(metavar="G", help_behavior_hint="(default: the environment's own)")
     ] = Settings.discount
@@ -130,7 +132,12 @@ something was not a finite number, 2 bad input, 130 interrupted."""
         }
         with refused():
             run = prepare(
-                self._simulator(), self.algorithm, seeds=self.seeds, seed=self.seed, **settings
+                self._simulator(),
+                self.algorithm,
+                seeds=self.seeds,
+                seed=self.seed,
+                devices=self.devices,
+                **settings,
             )
             if videos:
                 from holdfast.report.video import check_picture

@@ -202,7 +202,7 @@ def _pathwise(
         def expected(state: Any, action: Array, x: Array, logs: Array, t: Array, k: Array) -> Array:
             return changed.expectation(k, x, logs, lambda w: lookahead(state, action, t, w))
 
-        each = jax.vmap(jax.vmap(expected))(states, actions, x, log_nominal, time, key)
+        each = jax.vmap(expected)(states, actions, x, log_nominal, time, key)
         each = each / unit + changed.excess(x, log_nominal) ** 2
         return (weight * each).sum() / jnp.maximum(weight.sum(), 1e-9)
 

@@ -12,6 +12,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from holdfast.deep._devices import spread
 from holdfast.deep.networks import MLP, Critic
 
 Carry = TypeVar("Carry")
@@ -27,19 +28,21 @@ def over_minibatches(
 ) -> Carry:
     """Runs `update` on each part of the data in turn, `epochs` times over.
 
-    Data are arrays (time, episodes, …). Episodes are independent of each other, so that any division of
-    them is a random one: no shuffling. The few left over by the division are not used.
+    Data are arrays (time, episodes, …); a part is whole episodes, as rows (steps, …). Episodes are
+    independent of each other, so that any division of them is a random one: no shuffling. The few left
+    over by the division are not used.
     """
     episodes = jax.tree.leaves(data)[0].shape[1]
     minibatches = min(minibatches, episodes)
+    size = episodes // minibatches
 
     def divided(leaf: Array) -> Array:
-        size = leaf.shape[1] // minibatches
-        parts = leaf[:, : size * minibatches]
-        parts = parts.reshape(leaf.shape[0], minibatches, size, *leaf.shape[2:])
-        return jnp.moveaxis(parts, 1, 0)
+        # Every so-manieth episode: where they are spread over devices, so is each part.
+        steps, more = len(leaf), leaf.shape[2:]
+        parts = leaf[:, : size * minibatches].reshape(steps, size, minibatches, *more)
+        return jnp.moveaxis(parts, (2, 1), (0, 1)).reshape(minibatches, size * steps, *more)
 
-    parts = jax.tree.map(divided, data)
+    parts = spread(jax.tree.map(divided, data), axis=1)
 
     def epoch(carry: Carry, _: None) -> tuple[Carry, None]:
         return lax.scan(lambda c, part: (update(c, part), None), carry, parts)

@@ -192,7 +192,7 @@ class GaussianMixture(eqx.Module):
         del log_nominal
         log_weights, shift, log_std = self.mixture(inputs)
         one = jnp.ones(())
-        return _bound(one, jnp.exp(log_weights), shift, log_std)[0]
+        return _bound(one, *_rows_last(jnp.exp(log_weights), shift, log_std))[0]
 
     def expectation(
         self,
@@ -226,11 +226,21 @@ def _excess(x: Array) -> Array:
 
 
 def _bound(scale: Array, weights: Array, shift: Array, log_std: Array) -> tuple[Array, Array]:
-    """Σφ_i KL_i with μ and log σ scaled, and its slope in the scale; convex, zero at zero."""
-    t = scale[..., None, None]
-    each = 0.5 * (_excess(2 * t * log_std) + (t * shift) ** 2).sum(-1)
-    slope = (log_std * jnp.expm1(2 * t * log_std) + t * shift**2).sum(-1)
-    return (weights * each).sum(-1), (weights * slope).sum(-1)
+    """Σφ_i KL_i with μ and log σ scaled, and its slope in the scale; convex, zero at zero.
+
+    Rows come last here, φ as (n, *rows) and the others as (n, size, *rows): sums over a handful of
+    numbers, for thousands of rows, are vectorised over the rows.
+    """
+    t = scale
+    each = 0.5 * (_excess(2 * t * log_std) + (t * shift) ** 2).sum(1)
+    slope = (log_std * jnp.expm1(2 * t * log_std) + t * shift**2).sum(1)
+    return (weights * each).sum(0), (weights * slope).sum(0)
+
+
+def _rows_last(weights: Array, shift: Array, log_std: Array) -> tuple[Array, Array, Array]:
+    """What `_bound` takes, from (*rows, n) and (*rows, n, size)."""
+    inner = ((-2, -1), (0, 1))
+    return jnp.moveaxis(weights, -1, 0), jnp.moveaxis(shift, *inner), jnp.moveaxis(log_std, *inner)
 
 
 def _scale_within(radius: Array, weights: Array, shift: Array, log_std: Array) -> Array:
@@ -241,8 +251,9 @@ def _scale_within(radius: Array, weights: Array, shift: Array, log_std: Array) -
     inside, again by convexity. The derivative is the root's own: that of one more Newton step with the
     root held fixed.
     """
-    frozen = tuple(lax.stop_gradient(leaf) for leaf in (weights, shift, log_std))
-    least = (frozen[0] * (0.5 * frozen[1] ** 2 + _LEAST_BEND * frozen[2] ** 2).sum(-1)).sum(-1)
+    live = _rows_last(weights, shift, log_std)
+    frozen = tuple(lax.stop_gradient(leaf) for leaf in live)
+    least = (frozen[0] * (0.5 * frozen[1] ** 2 + _LEAST_BEND * frozen[2] ** 2).sum(1)).sum(0)
     far = least > radius
     t = jnp.where(far, jnp.sqrt(radius / jnp.where(far, least, 1.0)), 1.0)
     outside = _bound(jnp.ones_like(t), *frozen)[0] > radius
@@ -253,10 +264,10 @@ def _scale_within(radius: Array, weights: Array, shift: Array, log_std: Array) -
         t = jnp.maximum(t, 0.0)
     value, _ = _bound(t, *frozen)
     t = jnp.where(value > radius, t * radius / jnp.where(value > radius, value, 1.0), t)
-    live, slope = _bound(t, weights, shift, log_std)
+    value, slope = _bound(t, *live)
     slope = lax.stop_gradient(slope)
     bends = outside & (slope > 0)
-    correction = (live - lax.stop_gradient(live)) / jnp.where(bends, slope, 1.0)
+    correction = (value - lax.stop_gradient(value)) / jnp.where(bends, slope, 1.0)
     return t - jnp.where(bends, correction, 0.0)
 
 

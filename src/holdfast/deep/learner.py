@@ -30,6 +30,7 @@ class Plan:
         limits: of the costs.
         robust: whether every signal has its own worst-case kernel, or all share the nominal one.
         constrained: whether the limits are enforced.
+        devices: over which the episodes of every batch are divided.
     """
 
     settings: Settings
@@ -39,10 +40,17 @@ class Plan:
     limits: tuple[float, ...]
     robust: bool
     constrained: bool
+    devices: int = 1
 
     @classmethod
     def create(
-        cls, env: Environment, settings: Settings, *, robust: bool, constrained: bool
+        cls,
+        env: Environment,
+        settings: Settings,
+        *,
+        robust: bool,
+        constrained: bool,
+        devices: int = 1,
     ) -> Self:
         """The plan for an environment.
 
@@ -68,6 +76,7 @@ class Plan:
             tuple(limits),
             robust,
             constrained,
+            devices,
         )
 
     @property
@@ -81,12 +90,16 @@ class Plan:
 
     def steps(self, env: Environment) -> int:
         """All steps simulated for one update of one policy, under every kernel."""
+
+        def drawn(episodes: int) -> int:
+            return math.ceil(episodes / self.devices) * self.devices * env.horizon
+
         if not self.robust:
-            return self.episodes(env) * env.horizon
+            return drawn(self.episodes(env))
         adversary = self.settings.adversary
-        episodes = self.episodes(env) + adversary.updates * adversary.episodes(env.horizon)
-        measured = self.episodes(env, self.settings.evaluation_share)
-        return (len(self.discounts) * episodes + measured) * env.horizon
+        learned_from = adversary.updates * drawn(adversary.episodes(env.horizon))
+        measured = drawn(self.episodes(env, self.settings.evaluation_share))
+        return len(self.discounts) * (drawn(self.episodes(env)) + learned_from) + measured
 
 
 class Learner(eqx.Module):
@@ -97,7 +110,9 @@ class Learner(eqx.Module):
         sight: what it, the critics and the adversaries see.
         natures: kernel and critic of the reward and of every cost, along a leading axis.
         tightening: how far under its limit each cost is aimed, learned from what was measured.
-        trust_region: δ; here so that runs that differ in it share a compiled program.
+        limits: of the costs; this and the next are here, as the radius is in the kernels, so that runs
+            that differ in them share a compiled program.
+        trust_region: δ.
         key: for everything that is still to be drawn.
         iteration: how many updates were made.
     """
@@ -106,6 +121,7 @@ class Learner(eqx.Module):
     sight: Sight
     natures: Nature
     tightening: Float[Array, " costs"]
+    limits: Float[Array, " costs"]
     trust_region: Float[Array, ""]
     key: PRNGKeyArray
     iteration: Int[Array, ""]
@@ -132,8 +148,17 @@ class Learner(eqx.Module):
             clock=settings.limit_on == "episode",
         )
         zero = jnp.zeros(len(plan.limits))
+        limits = jnp.asarray(plan.limits, jnp.float32)
         delta = jnp.asarray(settings.trust_region, jnp.float32)
-        return cls(policy, sight, natures, zero, delta, key, jnp.array(0))
+        return cls(policy, sight, natures, zero, limits, delta, key, jnp.array(0))
+
+    def with_numbers(self, radius: Array, limits: Array, trust_region: Array) -> Self:
+        """The same with other numbers in it; nothing else that `create` makes depends on them."""
+        now = eqx.tree_at(lambda x: (x.limits, x.trust_region), self, (limits, trust_region))
+        if not hasattr(self.natures.kernel, "radius"):
+            return now
+        radii = jnp.broadcast_to(radius, self.natures.kernel.radius.shape)
+        return eqx.tree_at(lambda x: x.natures.kernel.radius, now, radii)
 
 
 def looked_at(sight: Sight, batches: Batch) -> Sight:

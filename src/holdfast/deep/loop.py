@@ -19,7 +19,14 @@ from jax import lax
 from holdfast._files import write_bytes
 from holdfast._version import __version__
 from holdfast.deep import checkpoint, runs
-from holdfast.deep._devices import compiled, side_by_side
+from holdfast.deep._devices import (
+    check_devices,
+    compiled,
+    on_devices,
+    over_devices,
+    side_by_side,
+    whole,
+)
 from holdfast.deep._protocol import check_environment
 from holdfast.deep.agent import Agent
 from holdfast.deep.algorithms import ALGORITHMS
@@ -65,7 +72,12 @@ class Run:
 
     @classmethod
     def create(
-        cls, env: Environment, algorithm: str, settings: Settings, seeds: tuple[int, ...]
+        cls,
+        env: Environment,
+        algorithm: str,
+        settings: Settings,
+        seeds: tuple[int, ...],
+        devices: int = 1,
     ) -> Run:
         """Checks what can be checked before any work.
 
@@ -86,7 +98,18 @@ class Run:
             raise ValueError(
                 f"gradient: {env.name} is stepped outside JAX and has no derivatives; use 'score'"
             )
-        plan = Plan.create(env, settings, robust=module.ROBUST, constrained=module.CONSTRAINED)
+        if env.is_hosted and devices > 1:
+            raise ValueError(
+                f"devices: {env.name} is stepped outside JAX, on one device; got {devices}"
+            )
+        check_devices(devices)
+        plan = Plan.create(
+            env,
+            settings,
+            robust=module.ROBUST,
+            constrained=module.CONSTRAINED,
+            devices=devices,
+        )
         check_environment(env)
         run = cls(env, algorithm, plan, seeds, _described(env, algorithm, plan, seeds))
         run._blank()  # a kernel that does not fit is refused here
@@ -132,15 +155,16 @@ class Run:
         """All iterations that are left, a few at a time; what they measured is written and told."""
         iterations = self.plan.settings.iterations
         chunk = _CHUNK.get(jax.default_backend(), _ACCELERATOR_CHUNK)
-        # Radius and trust region are carried by the learners.
-        plan = self._plan(radius=0.0, trust_region=1.0)
+        plan = self._plan()
+        learners = on_devices(learners, plan.devices)
         while done < iterations:
             count = min(chunk, iterations - done)
             start = time.perf_counter()
             try:
-                learners, metrics = _iterations(
-                    self.algorithm, plan, chunk, self.env, learners, jnp.asarray(count)
-                )
+                with over_devices(plan.devices):
+                    learners, metrics = _iterations(
+                        self.algorithm, plan, chunk, self.env, learners, jnp.asarray(count)
+                    )
                 rows = self._rows(jax.device_get(metrics), done, count)
             except jax.errors.JaxRuntimeError as error:
                 kept = f"; the checkpoint of iteration {done} in {out} stands" if out else ""
@@ -156,16 +180,27 @@ class Run:
                 callback(rows)
         return learners
 
-    def _plan(self, **fixed: Any) -> Plan:
-        """The plan less what is not part of a compiled program, so that more runs share one."""
-        settings = dataclasses.replace(self.plan.settings, iterations=1, **fixed)
-        return dataclasses.replace(self.plan, settings=settings)
+    def _plan(self) -> Plan:
+        """The plan less what is not part of a compiled program, so that more runs share one.
+
+        Radius, limits and trust region are carried by the learners.
+        """
+        settings = dataclasses.replace(
+            self.plan.settings, iterations=1, radius=0.0, trust_region=1.0, cost_limit=()
+        )
+        limits = (0.0,) * len(self.plan.limits)
+        return dataclasses.replace(self.plan, settings=settings, limits=limits)
 
     def _first(self) -> Learner:
-        return _first(self._plan(), self.env, self._keys())
+        return _first(self._plan(), self.env, self._keys(), self._numbers())
 
     def _blank(self) -> Learner:
-        return eqx.filter_eval_shape(_first, self._plan(), self.env, self._keys())
+        return eqx.filter_eval_shape(_first, self._plan(), self.env, self._keys(), self._numbers())
+
+    def _numbers(self) -> tuple[np.ndarray, ...]:
+        settings = self.plan.settings
+        numbers = (settings.radius, self.plan.limits, settings.trust_region)
+        return tuple(np.asarray(each, np.float32) for each in numbers)
 
     def _keys(self) -> jax.Array:
         return jnp.stack([jax.random.PRNGKey(seed) for seed in self.seeds])
@@ -193,8 +228,9 @@ class Run:
             )
         for name, rows in ((runs.METRICS, len(self.seeds)), (runs.TIMINGS, 1)):
             runs.keep_lines(out / name, done, rows)
-        if runs.read_description(out) != self.described:
-            runs.write_description(out, self.described)
+        description = runs.carried_on(runs.read_description(out), self.described, done)
+        if runs.read_description(out) != description:
+            runs.write_description(out, description)
         return jax.tree.map(jnp.asarray, learners), done
 
     def read_checkpoint(self, out: Path) -> Learner:
@@ -304,9 +340,15 @@ def check_disturbed(env: Environment, radius: float) -> None:
 
 
 @eqx.filter_jit
-def _first(plan: Plan, env: Environment, keys: jax.Array) -> Learner:
-    """The learners of all seeds, along a leading axis."""
-    learners = side_by_side(lambda key: Learner.create(plan, env, key), keys)
+def _first(
+    plan: Plan, env: Environment, keys: jax.Array, numbers: tuple[np.ndarray, ...]
+) -> Learner:
+    """The learners of all seeds, along a leading axis, with their radius, limits and trust region."""
+
+    def one(key: jax.Array) -> Learner:
+        return Learner.create(plan, env, key).with_numbers(*map(jnp.asarray, numbers))
+
+    learners = side_by_side(one, keys)
     # Not weakly typed, as they are not when they come from a checkpoint: one program for both.
     return jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), learners)
 
@@ -336,7 +378,7 @@ def _iterations(
             learners, row = one(learners)
             return learners, jax.tree.map(lambda all_, new: all_.at[i].set(new), rows, row)
 
-        return lax.fori_loop(0, count, body, (learners, rows))
+        return whole(lax.fori_loop(0, count, body, (learners, rows)))
 
 
 def _described(
@@ -364,6 +406,7 @@ def _described(
             "holdfast": __version__,
             "jax": jax.__version__,
             "device": f"{device.platform}: {device.device_kind}",
+            "devices": plan.devices,
         },
     }
     return json.loads(json.dumps(description))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from holdfast.deep._devices import device_count, spread
 from holdfast.deep.environment import Environment, Outcomes
 from holdfast.deep.kernels import Kernel, Nominal, Situation
 from holdfast.deep.networks import Critic, Normaliser, Policy
@@ -118,6 +119,8 @@ def rollout(
 ) -> Batch:
     """Whole episodes under a kernel, in one scan, or in several where copies of `env` are few.
 
+    Within `over_devices` they are divided over the devices, rounded up to as many on each.
+
     Arguments:
         env: the simulator.
         policy: that acts.
@@ -131,6 +134,8 @@ def rollout(
         deterministic: take the policy's most likely action.
         keep_states: return the states too.
     """
+    devices = device_count()
+    episodes = -(-episodes // devices) * devices
     most = env.most_copies
     rounds = 1 if most is None else -(-episodes // most)
     at_once = -(-episodes // rounds)
@@ -177,7 +182,8 @@ def _at_once(
     outcomes = isinstance(env.disturbance, Outcomes)
     nominal = isinstance(kernel, Nominal)
     start_key, key = jax.random.split(key)
-    states, observations = env.reset_rows(jax.random.split(start_key, episodes))
+    keys = spread(jax.random.split(start_key, episodes))
+    states, observations = spread(env.reset_rows(keys))
 
     def step(carry: tuple, when: tuple) -> tuple[tuple, tuple]:
         states, observations, alive = carry
@@ -230,7 +236,8 @@ def _at_once(
     (states, _, _), records = lax.scan(step, start, times)
     batch = cast(Batch, records)
     last = jax.vmap(env.features)(states)[None]
-    return batch._replace(features=jnp.concatenate([batch.features, last]))
+    batch = batch._replace(features=jnp.concatenate([batch.features, last]))
+    return cast(Batch, spread(batch, axis=1))
 
 
 def _signals(reward: Array, costs: Array) -> Array:

@@ -76,6 +76,22 @@ def write_description(folder: Path, description: Mapping[str, Any]) -> None:
     write_text(folder / DESCRIPTION, json.dumps(description, indent=2, sort_keys=True) + "\n")
 
 
+def carried_on(
+    found: Mapping[str, Any] | None, asked: Mapping[str, Any], iteration: int
+) -> dict[str, Any]:
+    """The description of a run that goes on at an iteration, maybe with something else than it began.
+
+    What made the iterations before is kept in `made_with.before`, a record for each stretch: only
+    within one are they bit for bit what the same call gives again.
+    """
+    was = dict((found or asked)["made_with"])
+    before = was.pop("before", [])
+    if was != asked["made_with"]:
+        before = [*before, {"until_iteration": iteration, **was}]
+    made_with = {**asked["made_with"], **({"before": before} if before else {})}
+    return {**asked, "made_with": made_with}
+
+
 def check_same(folder: Path, asked: Mapping[str, Any]) -> None:
     """Refuses a folder that holds another run, or the remains of one; changes nothing.
 

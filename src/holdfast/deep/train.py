@@ -29,6 +29,7 @@ def train(
     steps: int | None = ...,
     out: str | PathLike[str] | None = ...,
     callback: Callback | None = ...,
+    devices: int = ...,
     **settings: Any,
 ) -> Agent: ...
 
@@ -43,6 +44,7 @@ def train(
     steps: int | None = ...,
     out: str | PathLike[str] | None = ...,
     callback: Callback | None = ...,
+    devices: int = ...,
     **settings: Any,
 ) -> list[Agent]: ...
 
@@ -56,6 +58,7 @@ def train(
     steps: int | None = None,
     out: str | PathLike[str] | None = None,
     callback: Callback | None = None,
+    devices: int = 1,
     **settings: Any,
 ) -> Agent | list[Agent]:
     """Trains a policy that keeps its limits under the worst-case kernels of a simulator.
@@ -73,6 +76,9 @@ def train(
             the same as if it had never stopped; a finished run's agents come back at once, and with more
             iterations it is carried further.
         callback: called with the rows of each few iterations, one for every iteration and seed.
+        devices: over which the episodes of every batch are divided, rounded up to as many on each. What
+            comes out is that of one device up to rounding where their number divides every batch, and
+            a run may go on with another number, no longer bit for bit; `run.json` says so.
         **settings: fields of `Settings`, such as radius, cost_limit, limit_on, iterations, batch_size
             and trust_region; adversary takes an `AdversarySettings` or a mapping.
 
@@ -92,7 +98,9 @@ def train(
         >>> agent.limits, agent.predict([0, 0, 1, 0, 0]) in (0, 1)
         ((-6.0,), True)
     """
-    run = prepare(environment, algorithm, seeds=seeds, seed=seed, steps=steps, **settings)
+    run = prepare(
+        environment, algorithm, seeds=seeds, seed=seed, steps=steps, devices=devices, **settings
+    )
     agents = run.train(None if out is None else Path(out), callback)
     return agents[0] if seeds is None else agents
 
@@ -104,11 +112,12 @@ def prepare(
     seeds: int | Sequence[int] | None = None,
     seed: int = 0,
     steps: int | None = None,
+    devices: int = 1,
     **settings: Any,
 ) -> Run:
     """The run that `train` would do, with everything checked and nothing done."""
     env = as_simulator(environment)
-    return Run.create(env, algorithm, _settings(settings, steps), _seeds(seed, seeds))
+    return Run.create(env, algorithm, _settings(settings, steps), _seeds(seed, seeds), devices)
 
 
 def as_simulator(environment: str | RobustCMDP | Environment) -> Environment:

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from holdfast.deep._devices import side_by_side
-from holdfast.deep.networks import Distribution, Policy
+from holdfast.deep.networks import Categorical, Distribution, Gaussian, Policy
 
 Vector = Float[Array, " n"]
 
@@ -20,7 +20,9 @@ _PROBES = 4
 
 
 class Evidence(NamedTuple):
-    """What one signal's batch holds for the policy's step.
+    """What one signal's batch holds for the policy's step, step by step, an episode after the other.
+
+    In rows, since products over a time and an episode axis are compiled with copies of their factors.
 
     Attributes:
         inputs: of the policy, normalised.
@@ -30,21 +32,34 @@ class Evidence(NamedTuple):
         weights: discount^t of the steps taken, over the number of episodes.
     """
 
-    inputs: Float[Array, "time episodes inputs"]
+    inputs: Float[Array, "rows inputs"]
     actions: Array
-    log_density: Float[Array, "time episodes"]
-    advantages: Float[Array, "time episodes"]
-    weights: Float[Array, "time episodes"]
+    log_density: Float[Array, " rows"]
+    advantages: Float[Array, " rows"]
+    weights: Float[Array, " rows"]
+
+
+def in_rows(leaf: Shaped[Array, "time episodes *more"]) -> Shaped[Array, "..."]:
+    """Step by step, an episode after the other."""
+    return jnp.moveaxis(leaf, 1, 0).reshape(-1, *leaf.shape[2:])
 
 
 def evidence(
-    policy: Policy, inputs: Array, actions: Array, advantages: Array, weights: Array
+    policy: Policy,
+    inputs: Float[Array, "rows inputs"],
+    actions: Array,
+    advantages: Float[Array, "time episodes"],
+    weights: Float[Array, "time episodes"],
 ) -> Evidence:
-    """Advantages centred over the steps that count; the policy's own density beside them."""
+    """Advantages centred over the steps that count; the policy's own density beside them.
+
+    Inputs and actions are in rows already, so that signals with one batch between them share theirs.
+    """
     mean = (weights * advantages).sum() / jnp.maximum(weights.sum(), 1e-9)
     centred = jnp.where(weights > 0, advantages - mean, 0.0)
     log_density = policy.distribution(inputs).log_density(actions)
-    return Evidence(inputs, actions, log_density, centred, weights / weights.shape[1])
+    each = weights / weights.shape[1]
+    return Evidence(inputs, actions, log_density, in_rows(centred), in_rows(each))
 
 
 def surrogate(policy: Policy, evidence: Evidence) -> Float[Array, ""]:
@@ -55,16 +70,22 @@ def surrogate(policy: Policy, evidence: Evidence) -> Float[Array, ""]:
 
 
 def divergence(
-    policy: Policy, old: Policy, inputs: Array, weights: Float[Array, "time episodes"]
+    policy: Policy,
+    old: Gaussian | Categorical,
+    inputs: Float[Array, "*rows inputs"],
+    weights: Float[Array, "*rows"],
 ) -> Float[Array, ""]:
-    """E_{d^r}[KL(π‖π_k)] on the steps of a batch."""
+    """E_{d^r}[KL(π‖π_k)] on the steps of a batch, given what π_k does there."""
     now: Distribution = policy.distribution(inputs)
-    each = now.divergence(old.distribution(inputs))
+    each = now.divergence(old)
     return (weights * each).sum() / weights.sum()
 
 
 def fisher_product(
-    policy: Policy, inputs: Array, weights: Float[Array, "time episodes"], damping: float
+    policy: Policy,
+    inputs: Float[Array, "*rows inputs"],
+    weights: Float[Array, "*rows"],
+    damping: float,
 ) -> Callable[[Vector], Vector]:
     """V → (H + damping·h̄·I)v, with H the Hessian of E_{d^r}[KL(π‖π_k)] at π_k (equation (21)).
 
@@ -161,10 +182,11 @@ def line_search(
     """
     flat, unravel = ravel_pytree(policy)
     reward = batches[0]
+    old = policy.distribution(reward.inputs)
 
     def look(k: Array) -> tuple[Array, Array, Array]:
         candidate = unravel(flat + decay**k * step)
-        kl = divergence(candidate, policy, reward.inputs, reward.weights)
+        kl = divergence(candidate, old, reward.inputs, reward.weights)
         gains = jnp.stack([surrogate(candidate, each) for each in batches])
         # Met, or where it is not met yet, not worse than it was.
         kept = jnp.all(gains[1:] >= jnp.minimum(needed, 0.0))

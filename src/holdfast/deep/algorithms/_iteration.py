@@ -11,7 +11,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from holdfast.deep._devices import side_by_side
+from holdfast.deep._devices import side_by_side, spread
 from holdfast.deep.adversary import Nature, attack
 from holdfast.deep.environment import Environment
 from holdfast.deep.fitting import fit_critic
@@ -26,6 +26,7 @@ from holdfast.deep.trust_region import (
     conjugate_gradients,
     evidence,
     fisher_product,
+    in_rows,
     line_search,
     surrogate,
 )
@@ -127,13 +128,6 @@ def estimates_of(plan: Plan, learner: Learner, batches: Batch) -> Estimate:
     )
 
 
-def of_signal(samples: Samples, index: int) -> tuple[Batch, Estimate]:
-    """One signal's batch and estimate."""
-    place = min(index, len(samples.batches.alive) - 1)
-    batch = jax.tree.map(lambda leaf: leaf[place], samples.batches)
-    return batch, jax.tree.map(lambda leaf: leaf[index], samples.estimates)
-
-
 def linearise(plan: Plan, learner: Learner, samples: Samples) -> Outlook:
     """g, h, H and b (equations (20), (21)), and H⁻¹ applied to the gradients.
 
@@ -141,19 +135,23 @@ def linearise(plan: Plan, learner: Learner, samples: Samples) -> Outlook:
     """
     settings, policy = plan.settings, learner.policy
     signals = len(plan.discounts) if plan.constrained else 1
+    seen = []
+    for i in range(signals if plan.robust else 1):
+        batch = jax.tree.map(lambda leaf, i=i: leaf[i], samples.batches)
+        seen.append((in_rows(learner.sight.of_policy(batch.observations)), in_rows(batch.actions)))
     found = []
     for i in range(signals):
-        batch, each = of_signal(samples, i)
-        inputs = learner.sight.of_policy(batch.observations)
-        found.append(evidence(policy, inputs, batch.actions, each.advantages, each.weights))
+        each = jax.tree.map(lambda leaf, i=i: leaf[i], samples.estimates)
+        inputs, actions = seen[i if plan.robust else 0]
+        found.append(evidence(policy, inputs, actions, each.advantages, each.weights))
     flat, unravel = ravel_pytree(policy)
     gradients = jnp.stack(
         [jax.grad(lambda v, e=each: surrogate(unravel(v), e))(flat) for each in found]
     )
-    some = max(1, round(settings.fisher_share * found[0].weights.shape[1]))
-    product = fisher_product(
-        policy, found[0].inputs[:, :some], found[0].weights[:, :some], settings.damping
-    )
+    horizon, episodes = samples.batches.alive.shape[1:]
+    some = max(1, round(settings.fisher_share * episodes)) * horizon
+    inputs, weights = spread((found[0].inputs[:some], found[0].weights[:some]))
+    product = fisher_product(policy, inputs, weights, settings.damping)
     inverses = conjugate_gradients(product, gradients, settings.cg_steps)
     model = local_model(
         gradients[0],
@@ -168,7 +166,7 @@ def linearise(plan: Plan, learner: Learner, samples: Samples) -> Outlook:
 
 def needed(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
     """b_i = d_i − V_i, with the limit tightened by what earlier measurements taught."""
-    return _measured(plan, samples) - (jnp.asarray(plan.limits) - learner.tightening)
+    return _measured(plan, samples) - (learner.limits - learner.tightening)
 
 
 def _measured(plan: Plan, samples: Samples) -> Float[Array, " costs"]:
@@ -226,6 +224,7 @@ def learn(plan: Plan, learner: Learner, samples: Samples, policy: Policy, step: 
         sight,
         natures,
         tightening,
+        learner.limits,
         learner.trust_region,
         learner.key,
         learner.iteration + 1,
@@ -242,7 +241,7 @@ def _tightened(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, "
     settings = plan.settings
     if not plan.limits or settings.limit_gain == 0:
         return learner.tightening
-    limits = jnp.asarray(plan.limits)
+    limits = learner.limits
     size = jnp.abs(limits)
     excess = _measured(plan, samples) - (limits - settings.limit_margin * size)
     excess = jnp.clip(excess, -size / 2, size / 2)
@@ -278,7 +277,7 @@ def measure(
         "cost_errors": found.error[1:],
         "nominal_reward": nominal.value[0],
         "nominal_costs": -nominal.value[1:],
-        "inner_limits": jnp.asarray(plan.limits) - learner.tightening,
+        "inner_limits": learner.limits - learner.tightening,
         "bad_step": bad,
     }
 

@@ -1,0 +1,30 @@
+"""Models of similar size share their compiled programs."""
+
+import jax
+import pytest
+
+import holdfast as hf
+
+
+@pytest.fixture
+def compiled():
+    """The compilations since, one entry each."""
+    found = []
+
+    def listen(event, seconds, **_):
+        if event.endswith("backend_compile_duration"):
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_a_second_model_of_similar_size_compiles_nothing(oracle, compiled):
+    hf.solve(oracle.random_model(0, states=6, radius=0.1), iterations=3)
+    assert compiled  # the listener hears
+    compiled.clear()
+    other = oracle.random_model(1, states=7, radius=0.2, discount=0.8)
+    compiled.clear()
+    hf.solve(other, iterations=4, trust_region=0.02, seed=3)
+    assert not compiled
