@@ -33,10 +33,11 @@ def garbage_collector(
     other cells. A step begun in a delicate cell costs 1, in any other cell `base_cost`. The
     uncertainty set is a KL ball.
 
-    From the RNPG paper and its public code: size, probabilities, the rewards, the base cost, three
-    cells that cost 1. Ours: which cells they are (the code draws them anew for every run), that all
-    other cells pay `elsewhere` (the code's slice reaches the first cell alone), the start in the
-    first cell, the discount, the set, its radius and the threshold.
+    From the RNPG paper: size, probabilities, both rewards, a cost of 1 in some cells, the discount.
+    From its public code: the base cost (the paper's table has 0.01) and the number of those cells.
+    Ours: which cells they are (the code draws them anew for every run, and for each whether it
+    costs), that all other cells pay `elsewhere` (the code's slice reaches the first cell alone; the
+    paper has garbage in some), the start in the first cell, the set, its radius and the threshold.
 
     Arguments:
         size: rows and columns, at least 2.

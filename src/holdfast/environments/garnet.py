@@ -29,9 +29,10 @@ def garnet(
     Dirichlet(1) is drawn last, and every limit is its own worst-case cost: it is feasible, by
     construction, with nothing to spare. The uncertainty set is a KL ball.
 
-    From the EpiRC-PGS paper: sizes, the kernel's and the initial distribution, the costs and their
-    number, the discount, limits at a random policy's value. Ours: the reward (the paper minimises a
-    fifth cost), that the limits are worst-case values, the set and its radius.
+    From EpiRC-PGS's public code, in one of its versions: sizes, the kernel's and the initial
+    distribution, the costs and their number, the discount, limits at a random policy's worst-case
+    costs. Ours: the reward (there a fifth cost is minimised), the random policy's Dirichlet(1) (there
+    0.2), the set (there a KL penalty) and its radius.
 
     Arguments:
         seed: draws everything.

@@ -32,9 +32,8 @@ def inventory(
     purchase·ordered − holding·left over, the cost is the number of sales lost; both depend on the
     demand, which is the outcome of a pair, so the uncertainty set, a KL ball, is over the demand.
 
-    From the RCPG paper: that it is an inventory, with demand as what is uncertain. Everything else
-    is ours, as the paper's numbers are not given in full: the price of losing sales is low enough
-    to make an empty shop pay, which the constraint forbids.
+    From the RCPG paper: that it is an inventory. Everything else is ours: the price of losing sales
+    is low enough to make an empty shop pay, which the constraint forbids.
 
     Arguments:
         capacity: the largest stock, at least 1.

@@ -33,10 +33,10 @@ def machine_replacement(
     the reward is minus that. The cost that is constrained is 1 for every step begun in either
     repair. The uncertainty set is a KL ball.
 
-    From Delage and Mannor's machine: the ten states, all probabilities, the costs 20, 2 and 10.
-    Ours: the constraint and its threshold, costs by the state begun in, what the oldest machine
-    does when sent to repair (stays with 0.3), the discount, the start as new, the set and its
-    radius.
+    From Delage and Mannor's machine, as public code reads their figure: the ten states, all
+    probabilities (that the oldest machine stays with 0.3 when sent to repair among them), the costs
+    20, 2 and 10. Ours: the constraint and its threshold, costs by the state begun in, the discount,
+    the start as new, the set and its radius.
 
     Arguments:
         ages: how many, at least 2.

@@ -30,9 +30,9 @@ def river_swim(
     with 0.3. The reward is `near_reward` for left at the left bank and `far_reward` for right at
     the right bank. A step begun in state s costs s/20. The uncertainty set is a KL ball.
 
-    From the literature on robust constrained models: six states, two actions, all probabilities,
-    both rewards, the cost and the discount. Ours: that the right bank mirrors the left one, the
-    initial state (the left bank), the set, its radius and the threshold.
+    From the public code of the RNPG paper's authors: six states, two actions, all probabilities,
+    both rewards and the cost (the paper's own table has other rewards and costs). From the paper: the
+    discount. Ours: the initial state (the left bank), the set, its radius and the threshold.
 
     Arguments:
         states: places in the river, at least 2.
@@ -56,7 +56,7 @@ def river_swim(
     Reference:
         Strehl and Littman, An analysis of model-based interval estimation for Markov decision
         processes (2008), for the river; Ganguly, Ghosh, Panaganti and Wierman (arXiv 2505.19238)
-        with the cost.
+        with a cost.
     """
     check_whole_number("states", states, least=2)
     place = np.arange(states)

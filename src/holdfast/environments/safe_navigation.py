@@ -30,9 +30,10 @@ def safe_navigation(
     The last cell is the goal, which absorbs at no cost. Every other step pays `step_reward`, so the
     shortest way is the best; a step begun in a hazard costs 1. The uncertainty set is a KL ball.
 
-    From the literature's SafeNavigation: size, success, discount, limit 3. Ours: no horizon (there
-    200 steps), what is paid, that a failed move goes any other way, the hazards (the inner 3 × 3),
-    the initial cell (uniform on all but the goal), the set and its radius.
+    From the public code of Bossens's SafeNavigation: size, goal, success, reward, discount, limit 3.
+    Ours: no horizon (there 200 steps), that a failed move goes any other way (there it stays), the
+    hazards (the inner 3 × 3; there seven cells in two rows, which cost on entering), the initial cell
+    (uniform on all but the goal; there the first), the set and its radius.
 
     Arguments:
         size: rows and columns, at least 2.
@@ -53,6 +54,10 @@ def safe_navigation(
         (25, 4)
         >>> print(model.constraints[0], model.reward[[0, 24], 0])
         hazards ≤ 3 [-1.  0.]
+
+    Reference:
+        Bossens, Robust Lagrangian and Adversarial Policy Gradient for Robust Constrained Markov
+        Decision Processes (arXiv 2308.11267), experiments.
     """
     check_whole_number("size", size, least=2)
     check_probability("success", success)

@@ -29,11 +29,10 @@ def slippery_lake(
     stays. The last cell is the goal: it absorbs, and entering it pays `prize`. A step begun on thin
     ice costs 1. The uncertainty set is a KL ball.
 
-    From the RNPG paper, whose modified Frozen-Lake this is: size, probabilities, an absorbing goal
-    and its prize of 10. Ours: that the prize is paid once, on entering; thin ice, where the frozen
-    lake has its holes (there every step costs the same, so that the constraint asks for what the
-    reward asks for); the initial cell, uniform on all but the goal; discount, set, radius and
-    threshold.
+    After the RNPG paper's modified Frozen-Lake: size and probabilities; from its public code, the
+    absorbing goal and the prize of 10 (the paper's table has 1). Ours: that the prize is paid once,
+    on entering; thin ice where the frozen lake has its holes (the paper draws its obstacles at
+    random); the initial cell, uniform on all but the goal; discount, set, radius and threshold.
 
     Arguments:
         size: rows and columns, at least 2.

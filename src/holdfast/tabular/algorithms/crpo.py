@@ -16,9 +16,9 @@ from holdfast.tabular.algorithms._settings import check_number
 class CRPO:
     """Settings of `crpo`; values are in units of their range (`Run.units`).
 
-    The theorem's α = (1−γ)^1.5/√(S·A·T) and η = 2√(S·A)/((1−γ)^1.5·√T) ask for so many steps that,
-    before, η is over the range of any value and no constraint is ever looked at. The numbers are
-    ours.
+    The theorem has α = (1−γ)^1.5/√(S·A·T) and η of the order of √(S·A)/((1−γ)^1.5·√T): with T under
+    the order of S·A/(1−γ), η is over the range of any value and no constraint is ever looked at.
+    The numbers are ours.
 
     Arguments:
         policy_step: α, of the natural gradient.
@@ -39,19 +39,20 @@ class CRPO:
 def crpo(run: Run) -> Float[Array, "S A"]:
     """Natural gradient steps on the reward while the constraints hold, else on the one violated most.
 
-    Each value is in its own worst case, where the paper has the nominal one. The paper returns an
-    iterate drawn from those that kept the constraints to within η; the last row of the history is
-    the one of these with the largest reward, of which the paper's bound on their mean holds all the
-    more.
+    Each value is in its own worst case, where the paper has the nominal one; of several violated
+    constraints the paper takes any. It returns an iterate drawn from those that kept the
+    constraints to within η; the last row of the history is the one of these with the largest
+    reward, of which the paper's bound on their mean holds all the more.
 
-    What the paper proves, under one kernel: the returned policy is within O(1/√T) of the optimum and
-    violates by no more than η + O(1/√T), for softmax tables and exact values.
+    What the paper proves, under one kernel and for softmax tables: the returned policy is in
+    expectation within O(1/√T) of the optimum and violates by O(1/√T).
 
-    What is known to be wrong: its proof compares with the optimum through the performance
-    difference under one kernel. In the worst case, where reward and constraints have kernels of
-    their own, that step is missing: Ma et al. (2025, arXiv 2508.17448) prove it for small sets
-    only, and between a reward and a constraint that pull apart the steps can go back and forth at a
-    policy that is no optimum.
+    What is known to be wrong: its proof compares policies through the performance difference under
+    one kernel, which does not hold in the worst case (Ganguly et al. 2025, arXiv 2505.19238,
+    appendix H). Ma et al. (2025, arXiv 2508.17448) prove it for a variant that also tracks a
+    threshold on the reward, up to an error of the order of the set's diameter. Between a reward and
+    a constraint that pull apart, nothing keeps the steps from going back and forth at a policy that
+    is no optimum.
     """
     s = run.settings(CRPO)
     kept, most = None, -np.inf

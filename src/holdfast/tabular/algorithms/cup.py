@@ -20,11 +20,11 @@ class CUP:
     """Settings of `cup`; values are in units of their range (`Run.units`).
 
     Arguments:
-        policy_step: of the improvement, the natural gradient's. Ours: the paper's is PPO's clipped
-            loss.
-        dual_step: η of ν ← clip(ν + η·(d − V_c), 0, ν_max). Ours: the paper's 0.01 is for costs of
-            whole episodes.
-        largest_multiplier: ν_max. Ours: the paper's 2 is for costs of whole episodes.
+        policy_step: of the improvement, the natural gradient's. Ours: the authors' code has PPO's
+            clipped loss.
+        dual_step: η of ν ← clip(ν + η·(d − V_c), 0, ν_max). Ours: the 0.01 of the authors' code is
+            for costs of sampled episodes.
+        largest_multiplier: ν_max. Ours: the 2 of the authors' code is for the same costs.
         robust: whether it sees worst cases. The paper's does not.
     """
 
@@ -45,16 +45,15 @@ def cup(run: Run) -> Float[Array, "S A"]:
 
     Improvement: π_{k+½} ∝ π_k·exp(α·A^r), the maximiser of E_{d,π}[A^r] less a KL penalty.
     Projection: π_{k+1} minimises E_d[KL(π‖π_{k+½})] − α·ν·E_{d,π}[A^c], which is
-    π_{k+½}·exp(α·ν·A^c), while ν follows the violation. Several constraints have a ν each. The
-    paper's generalised advantages are estimators for samples; exact values need none.
+    π_{k+½}·exp(α·ν·A^c), while ν follows the violation, as in the authors' code, which has a constant
+    of its advantage estimator in the place of α. Several constraints have a ν each; ours. The paper's
+    generalised advantages are estimators for samples; exact values need none.
 
-    What the paper proves: bounds on the reward's change and on the violation for the update whose
-    projection is solved exactly, under the nominal kernel. Of the learned ν, with which it is run,
-    nothing.
+    What the paper proves, by its abstract: a bound on performance by its surrogate functions, and
+    safety, under the nominal kernel. Whether that is so for a learned ν we have not checked.
 
-    What is known to be wrong: the two are not the same algorithm. With a learned ν the iterates
-    circle the constraint and keep it on average, not each of them; and, unless `robust`, under the
-    nominal kernel only.
+    What is known to be wrong: with a learned ν the iterates circle the constraint, some on the wrong
+    side of it; and, unless `robust`, they see the nominal kernel only.
     """
     s = run.settings(CUP)
     nu = np.zeros(len(run.thresholds))

@@ -23,10 +23,11 @@ class EpiRCPGS:
 
     Arguments:
         bisections: of the reward's bracket that `iterations` has to suffice for: a search that
-            finds nothing takes iterations/bisections steps. The public code takes 10.
-        policy_step: α, of the projected gradient. The theorem's is too small to run; ours.
+            finds nothing takes iterations/bisections steps. Ours; RNPG's authors run it with 10, its
+            own public code with 1000.
+        policy_step: α, of the projected gradient. Ours.
         decay: a power in [0, 1]; within each search the step falls as (t+1)^(−decay). Ours: the
-            theorem's step falls with the square root of the number of steps.
+            public code's step is constant.
     """
 
     bisections: int = 10
@@ -49,18 +50,19 @@ def epirc_pgs(run: Run) -> Float[Array, "S A"]:
     history is the feasible policy that proves the bracket's lower end; where none was found, that
     with the smallest violation in the last search.
 
-    Ours, where the paper leaves it open: a search starts where the last one ended and stops once it
-    has its answer; any feasible iterate raises the lower end to its own reward; the upper end
-    starts at the best worst-case reward without constraints, instead of 1/(1−γ).
+    A search stops once it has its answer, as in the public code. Ours: it starts where the last one
+    ended (there, at the best policy of the last one); any feasible iterate raises the lower end to
+    its own reward; the upper end starts at the best worst-case reward without constraints (there
+    costs are bisected, from 0 to 1/(1−γ)).
 
-    What the paper proves: an ε-optimal policy after Õ(ε⁻⁴) robust evaluations.
+    What the paper claims: an ε-optimal policy after Õ(ε⁻⁴) robust evaluations.
 
-    What is known to be wrong: the proof that the inner search ends at the global minimum of Φ_b has
-    an erratum (version 5). Φ_b is a maximum of values under different kernels and can have other
-    stationary points; finding a feasible policy is NP-hard in general (arXiv 2604.21177). Where the
-    search is stuck or short of steps, b is taken for out of reach and the bracket closes too low.
-    The public code evaluates with a fixed number of sweeps that leaves 14 % of the value at γ =
-    0.99.
+    What is known to be wrong: the proof that stationary points of Φ_b are global minima has an
+    erratum (version 5). Φ_b is a maximum of values under different kernels and can have others;
+    whether there is a feasible policy at all is NP-hard to tell in general (arXiv 2604.21177).
+    Where the search is stuck or short of steps, b is taken for out of reach and the bracket closes
+    too low. The public code evaluates with a fixed number of sweeps that leaves 14 % of the value
+    at γ = 0.99.
     """
     s = run.settings(EpiRCPGS)
     steps = max(run.options.iterations // s.bisections, 1)

@@ -1,4 +1,4 @@
-"""R3C: robust reward, robust constraint (Mankowitz et al. 2020, arXiv 2010.10644), its tabular form."""
+"""R3C: robust return, robust constraint (Mankowitz et al. 2020, arXiv 2010.10644), its tabular form."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class R3C:
     """Settings of `r3c`; values are in units of their range (`Run.units`).
 
     Arguments:
-        dual_step: of the multipliers' step. Ours: the paper's 0.001 is for networks.
-        first_multiplier: of every constraint at the start. The paper's real-world suite has 1.
+        dual_step: of the multipliers' step. Ours.
+        first_multiplier: of every constraint at the start. Ours.
     """
 
     dual_step: float = 0.1
@@ -39,13 +39,14 @@ def r3c(run: Run) -> Float[Array, "S A"]:
     """Maximises robust reward critic plus multipliers times robust constraint critics, state by state.
 
     The paper trains two critics by robust Bellman operators over a few simulators, adds them with
-    the multipliers and improves the policy by MPO, whose first step is π ∝ π_k·exp(Q/η) with the
-    temperature η that keeps E[KL(π‖π_k)] within a bound. Here the critics are exact, in their own
-    worst cases over the whole set, states are weighted by the occupancy under the reward's, and the
-    bound is `trust_region`. Then λ_i ← max(0, λ_i − dual_step·(V_i − d_i)).
+    the multiplier and improves the policy by MPO (or D4PG). MPO's first step is π ∝ π_k·exp(Q/η)
+    with the temperature η that keeps E[KL(π‖π_k)] within a bound. Here the critics are exact, in
+    their own worst cases over the whole set, states are weighted by the occupancy under the
+    reward's, and the bound is `trust_region`. Then, along the paper's gradient, λ_i ← max(0, λ_i −
+    dual_step·(V_i − d_i)). Several multipliers are ours.
 
-    What the paper proves: that the robust operators contract, which makes its evaluation sound. Of
-    the policy or the multipliers it proves nothing.
+    What the paper proves: that the robust operators contract, which makes its evaluation sound, and
+    what the multiplier's gradient is. That policies or multipliers converge it does not say.
 
     What is known to be wrong: critics under different kernels are added state by state, whatever
     the occupancies under those kernels are, so the step is no gradient of any one function; the

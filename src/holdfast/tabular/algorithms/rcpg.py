@@ -21,16 +21,17 @@ from holdfast.tabular.worst_case import nominal_outlook, worst_outlook
 class RCPG:
     """Settings of `rcpg`; values are in units of their range (`Run.units`).
 
-    The paper asks of both steps that they fall, the multipliers' faster than the policy's; the
-    numbers are ours. With exact gradients the policy's step need not fall.
+    In public code (Bossens's) both steps fall, the multipliers' faster than the policy's; the numbers
+    are ours. With exact gradients the policy's step need not fall.
 
     Arguments:
         policy_step: of the logits' gradient step; it falls as (t+1)^(−policy_decay).
         dual_step: of the multipliers' step; it falls as (t+1)^(−dual_decay).
         policy_decay: a power in [0, 1].
         dual_decay: a power in [0, 1].
-        against: whose worst case nature takes for all signals: "reward" (the paper's), or
-            "lagrangian" for that of r + Σλ_i c_i (Bossens 2023, arXiv 2308.11267).
+        against: whose worst case nature takes for all signals: "reward", or "lagrangian" for that
+            of r + Σλ_i c_i (Bossens 2023, arXiv 2308.11267). Bossens has the paper take the
+            reward's or the constraint's; the latter is not offered here.
     """
 
     policy_step: float = 30.0
@@ -51,15 +52,16 @@ def rcpg(run: Run) -> Float[Array, "S A"]:
     """Policy gradient on the Lagrangian of a softmax policy, all signals under one adverse kernel.
 
     θ moves along ∇_θ[V_r + Σλ_i V_i] and λ_i by −(V_i − d_i), both under the kernel that is the worst
-    for the signal named by `against`. The paper has L1 sets; any set serves here.
+    for the signal named by `against`. Bossens's code has L1 sets; any set serves here.
 
-    What the paper proves: with steps on two time scales, almost sure convergence to a stationary
-    point of its Lagrangian.
+    What the paper gives, by its abstract: the Lagrangian and the algorithm. What it proves of
+    convergence we have not checked.
 
-    What is known to be wrong: one kernel stands for all signals, so what it holds is the constraint
-    under the *reward's* worst case (or the Lagrangian's), not under the constraint's own (Bossens
-    2023). The margins in the history are in the constraints' own worst case and show the
-    difference. Beyond that, the Lagrangian's stationary points have the faults told at `rpd`.
+    What is known to be wrong: one kernel stands for all signals, so that not the whole of the
+    constrained objective is made robust (Bossens 2023): what is held is the constraint under the
+    *reward's* worst case (or the Lagrangian's), not under its own. The margins in the history are in
+    the constraints' own worst case and show the difference. Beyond that, the Lagrangian's stationary
+    points have the faults told at `rpd`.
     """
     s = run.settings(RCPG)
     multipliers = np.zeros(len(run.thresholds))

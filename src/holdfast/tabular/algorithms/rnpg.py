@@ -18,14 +18,15 @@ class RNPG:
     """Settings of `rnpg`; values are in units of their range (`Run.units`).
 
     Arguments:
-        penalty: λ, by which the reward's loss is divided. The theorem's is of the order of one over
-            the accuracy asked for; its experiments have 50, which gives away up to 2 % of the
-            range. Ours: 1000.
-        slack: ξ, added to every violation. Ours is one over λ, the least that makes every minimiser
+        penalty: λ, by which the reward's loss is divided. The theorem's is 2/(1−γ) over ξ, or over
+            the accuracy asked for where ξ is 0; its experiments have 50, which here would give away
+            up to 2 % of the range. Ours: 1000.
+        slack: ξ, added to every violation. The paper's is the margin that the optimum has to spare;
+            its experiments go without. Ours is one over λ, the least that makes every minimiser
             feasible.
         policy_step: α, of the natural gradient. Ours.
-        decay: a power in [0, 1]; the step falls as (t+1)^(−decay). Ours, as the theorem's α falls
-            with T.
+        decay: a power in [0, 1]; the step falls as (t+1)^(−decay). Ours: the theorem's α is constant,
+            of the order of 1/√T.
     """
 
     penalty: float = 1000.0
@@ -45,16 +46,19 @@ def rnpg(run: Run) -> Float[Array, "S A"]:
 
     It minimises F(π) = max{(V* − V_r)/λ, max_i(d_i − V_i + ξ)}, with V* the best worst-case reward
     if there were no constraint, by π ∝ π_k·exp(α·A) along the signal that attains the maximum. The
-    paper's KL sets may be any set here. The last row of the history is the iterate with the
-    smallest F, which the theorem is about.
+    last row of the history is the iterate with the smallest F, which is what the paper returns.
 
-    What the paper proves: some iterate has F within ε of its minimum after O(ε⁻²) steps, and a
-    minimiser of F is feasible and within O(ε) of the optimum for λ and ξ of the right order.
+    Ours: V* − V_r, where the paper, which minimises costs, has the cost's value itself; and the same
+    α for all signals, where the paper's step along the objective is divided by λ, as F is.
 
-    What is known to be wrong: the proof needs that moving along the worst-case advantages, signal
-    by signal, leads to the minimum of F, which holds for one value but not for a maximum of values
-    under different kernels (finding a feasible policy is NP-hard, arXiv 2604.21177). The public
-    code's evaluator gives the same value for all radii from 0.02 to 100.
+    What the paper proves: a feasible policy within ε of the optimum after O(ε⁻²) steps, where the
+    optimum has a known margin ξ to spare; without it, a violation up to ε, after O(ε⁻⁴).
+
+    What is known to be wrong: the proof assumes that one policy minimises F from every state at
+    once, and that no kernel of the set raises a probability by as much as the factor 1/γ. Nothing
+    grants the former for a maximum of values under different kernels, which can be stationary where
+    it is not least (whether there is a feasible policy is NP-hard to tell, arXiv 2604.21177).
+    The public code's evaluator gives the same value for all radii from 0.02 to 100.
     """
     s = run.settings(RNPG)
     best_reward = robust_optimum(run.table, run.table.signals[0]).upper

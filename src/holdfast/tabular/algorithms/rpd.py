@@ -16,16 +16,14 @@ from holdfast.tabular.algorithms._settings import check_number
 class RPD:
     """Settings of `rpd`; values are in units of their range (`Run.units`).
 
-    The paper gives orders only (its theorem's constants ask for millions of steps); the numbers are
-    ours.
+    The numbers are ours.
 
     Arguments:
         policy_step: α, of the projected gradient step.
         dual_step: β, of the multipliers' step.
-        regularisation: b in b_t = b·(t+1)^(−1/4), the multipliers' shrinkage; the power is the
-            paper's.
-        largest_multiplier: Λ, up to which multipliers go. The paper's is the reward's range over the
-            margin of a strictly feasible policy.
+        regularisation: b in b_t = b·(t+1)^(−1/4), the multipliers' shrinkage. The power is ours too.
+        largest_multiplier: Λ, up to which multipliers go. Those that are best for the dual are no
+            larger than the reward's range over the margin of a strictly feasible policy.
     """
 
     policy_step: float = 0.3
@@ -43,20 +41,20 @@ class RPD:
 def rpd(run: Run) -> Float[Array, "S A"]:
     """Descends in the multipliers and ascends in the policy of the robust Lagrangian, in turn.
 
-    The Lagrangian is L(π, λ) = V_r + Σλ_i(V_i − d_i), each value in its own worst case:
+    The Lagrangian is L(π, λ) = V_r + Σλ_i(V_i − d_i), each value in its own worst case. The method,
+    as we read the paper:
 
         λ_{t+1} = clip(λ_t − β·(V_i − d_i + b_t·λ_t), 0, Λ),
         π_{t+1} = Proj(π_t + α·∇_π L(π_t, λ_{t+1})).
 
-    What the paper proves: the gradient mapping of L gets under ε at some iterate after O(ε⁻⁴)
-    steps, and there constraints are violated by little, where a strictly feasible policy exists and
-    the worst-case values are smooth (it smooths those of contamination sets).
+    What the paper proves, by its abstract: convergence, its complexity, and robust feasibility, with
+    contamination sets as the worked example. We have not checked under which conditions.
 
     What is known to be wrong: a stationary point of L need not be near the optimum, nor even its
     maximiser for that λ (Kitamura et al. 2024, theorem 1), and strong duality, which would make the
-    best λ give the constrained optimum, does not hold for robust problems (Ma et al. 2025, arXiv
-    2508.17448). Nothing makes the last iterate feasible. Where worst-case kernels jump, gradients
-    do.
+    best λ give the constrained optimum, does not hold for robust problems in general (Ma et al.
+    2025, arXiv 2508.17448). Nothing makes the last iterate feasible. Where worst-case kernels jump,
+    gradients do.
     """
     s = run.settings(RPD)
     multipliers = np.zeros(len(run.thresholds))
