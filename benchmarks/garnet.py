@@ -1,4 +1,4 @@
-"""A Garnet of the size of a Garnet in EpiRC-PGS's public code, by RCPO with a certificate and by EpiRC-PGS, side by side.
+"""A Garnet as large as one in EpiRC-PGS's public code, by RCPO with a certificate and by EpiRC-PGS.
 
     python benchmarks/garnet.py [--seeds 2] [--iterations 1000]
 
