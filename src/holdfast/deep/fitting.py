@@ -37,7 +37,7 @@ def over_minibatches(
     size = episodes // minibatches
 
     def divided(leaf: Array) -> Array:
-        # Every so-manieth episode: where they are spread over devices, so is each part.
+        # Dealt out in turn: where episodes are spread over devices, so is each part.
         steps, more = len(leaf), leaf.shape[2:]
         parts = leaf[:, : size * minibatches].reshape(steps, size, minibatches, *more)
         return jnp.moveaxis(parts, (2, 1), (0, 1)).reshape(minibatches, size * steps, *more)
