@@ -186,7 +186,7 @@ def test_no_half_written_file_is_ever_visible(tmp_path, solve, monkeypatch):
         ({"algorithm": {"rcpo": {"settings": {"a": 1}}}}, "settings: 'rcpo' has none"),
         (
             {"algorithms": ("rpd",), "search": {"rpd": {"settings": {"dual_stp": [1.0]}}}},
-            "did you mean 'dual_step'",
+            "did you mean dual_step",
         ),
         (
             {"algorithms": ("rpd",), "algorithm": {"rpd": {"trust_region": 0.1}}},

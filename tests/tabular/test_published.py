@@ -346,7 +346,7 @@ def test_a_mapping_and_the_record_mean_the_same():
     [
         (
             {"settings": {"dual_stpe": 0.1}},
-            "settings: 'rpd' has no 'dual_stpe'; did you mean 'dual_step'",
+            "settings: 'rpd' has no 'dual_stpe'; did you mean dual_step",
         ),
         ({"settings": CRPO()}, r"settings: 'rpd' takes a mapping or RPD\(…\), got CRPO"),
         ({"settings": 0.1}, r"settings: 'rpd' takes a mapping or RPD\(…\), got 0.1"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
+
+from holdfast._arguments import meant
 
 
 def check_keys(given: Iterable[str], known: Collection[str], where: str = "") -> None:
@@ -27,12 +28,6 @@ def check_keys(given: Iterable[str], known: Collection[str], where: str = "") ->
     for key in given:
         if key not in known:
             raise ValueError(f"{_path(where, key)}: no such key{meant(key, known)}")
-
-
-def meant(name: str, known: Collection[str]) -> str:
-    """What somebody may have meant, as the end of a sentence."""
-    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
 
 
 def names(key: str, value: Any) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from holdfast._arguments import meant
 from holdfast._files import write_bytes
 from holdfast.deep import runs
 from holdfast.deep.agent import Agent
@@ -19,7 +20,6 @@ from holdfast.deep.stress import stress
 from holdfast.deep.stress_result import Stress
 from holdfast.deep.train import prepare, train
 from holdfast.environments.simulators import SIMULATORS
-from holdfast.experiments._reading import meant
 from holdfast.experiments.deep_configuration import DeepExperiment, TrainingJob
 from holdfast.experiments.engines import (
     Begun,

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import holdfast as hf
+from holdfast._arguments import meant
 from holdfast._model import RobustCMDP
-from holdfast.experiments._reading import check_keys, meant
+from holdfast.experiments._reading import check_keys
 from holdfast.experiments.configuration import TabularExperiment
 
 Cell = tuple[str, float | None]

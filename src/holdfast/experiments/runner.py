@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
+from holdfast._arguments import meant
 from holdfast._files import write_bytes
 from holdfast._model_file import model_to_bytes
 from holdfast.experiments import store
-from holdfast.experiments._reading import meant
 from holdfast.experiments.configuration import Job, TabularExperiment, cell_name
 from holdfast.experiments.engines import EngineOptions, Failed, Made, Task, engine_named
 from holdfast.experiments.folder import chosen, collect, finder, write_description

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxtyping import Array
 
+from holdfast._arguments import meant
 from holdfast.tabular.algorithms._run import Run
 
 
@@ -45,11 +45,7 @@ class Algorithm:
         known = [field.name for field in dataclasses.fields(self.settings)]
         for key in given:
             if key not in known:
-                close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
-                raise ValueError(
-                    f"settings: {name!r} has no {key!r}; did you mean {close!r}? "
-                    f"It has {', '.join(known)}"
-                )
+                raise ValueError(f"settings: {name!r} has no {key!r}{meant(key, known)}")
         return self.settings(**given)
 
     def check_arguments(self, name: str, given: Mapping[str, object]) -> None:
