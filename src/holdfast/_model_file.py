@@ -85,7 +85,11 @@ def load_model(path: str | os.PathLike[str]) -> RobustCMDP:
     """Reads a model that `save_model` wrote; the model's own checks apply to it."""
     if not Path(path).exists():
         raise FileNotFoundError(f"{path}: no such file")
-    return model_from_bytes(Path(path).read_bytes(), str(path))
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: not a Holdfast model: {error}") from error
+    return model_from_bytes(data, str(path))
 
 
 def _from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> RobustCMDP:

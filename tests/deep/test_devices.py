@@ -76,9 +76,10 @@ print(json.dumps(found))
 def done(tmp_path_factory, compiled):
     """What the process found, and the folder of its runs."""
     folder = tmp_path_factory.mktemp("devices")
+    # How programs are divided does not depend on how hard they are optimised, and that takes long.
     environment = {
         **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(compiled),
     }
