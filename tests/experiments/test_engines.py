@@ -25,6 +25,7 @@ from holdfast.experiments.engines import (
     engine_named,
     worker_environment,
 )
+from holdfast.experiments.engines.processes import _Worker
 
 TWO = EngineOptions(workers=2)
 
@@ -108,8 +109,15 @@ def test_workers_are_other_processes_with_threads_of_their_own(tmp_path, marks):
     assert {data for path, data in files(events).items() if path.endswith(".env")} == {b"3"}
     # Nothing of it is left in this process.
     assert os.environ.get("OMP_NUM_THREADS") != "3"
-    # A worker keeps to tasks of one kin as long as there are any.
-    assert len({attempts(marks, n)[0] for n in (0, 2, 4)}) == 1
+
+
+def test_a_worker_prefers_tasks_whose_programs_it_has(marks):
+    worker = object.__new__(_Worker)
+    worker._kin = {"1"}
+    tasks = [Square(n, str(marks)) for n in (0, 2, 3, 5)]
+    assert worker.choice(tasks) == 2
+    worker._kin = {"another"}
+    assert worker.choice(tasks) == 0
 
 
 def test_options_are_numbers_in_the_end(monkeypatch):
