@@ -230,7 +230,9 @@ def _percent(share: float) -> str:
 
 
 def _gap(share: float) -> str:
-    return "" if math.isnan(share) else f"{100 * share:.2g} %"
+    if math.isnan(share):
+        return ""
+    return "0 %" if abs(share) < 1e-9 else f"{100 * share:.2g} %"
 
 
 def _interval(estimate: Estimate) -> str:
