@@ -84,8 +84,8 @@ class Overall(NamedTuple):
         best: models, with their radii, on which it is the best feasible one.
         cells: models, with their radii, that it was run on.
         improvement: how often a run is better than one of the first algorithm's, mean over the models.
-        share: interquartile mean, over the feasible runs, of what the reward lacks of the best feasible
-            algorithm's, as a share of the latter; NaN where there is none.
+        shortfall: interquartile mean, over the feasible runs, of what the reward lacks of the best
+            feasible algorithm's, as a share of the latter; NaN where there is none.
     """
 
     algorithm: str
