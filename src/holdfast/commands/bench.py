@@ -33,7 +33,7 @@ class EngineArguments:
     workers: Annotated[int, arg(metavar="N", help_behavior_hint="(default: one a processor)")] = 0
     """Jobs at the same time."""
     threads: Annotated[int, arg(metavar="N")] = 1
-    """Of each worker. Results may depend on it in their last digits."""
+    """Of each worker process; inline has none. Results may depend on it in their last digits."""
     address: Annotated[str, arg(metavar="HOST:PORT", help_behavior_hint="(default: none)")] = ""
     """Of a Ray cluster that is running."""
 
