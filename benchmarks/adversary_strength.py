@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import holdfast as hf
-from holdfast.deep.attack import Frozen, played_length, train_attackers, watch
-from holdfast.deep.configuration import AdversarySettings
-from holdfast.deep.environment import Environment
-from holdfast.deep.networks import Policy
-from holdfast.deep.rollout import Signal
 from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.environments.table_simulator import TableSimulator
+from holdfast.simulators.certificates.attack import Frozen, played_length, train_attackers, watch
+from holdfast.simulators.environment import Environment
+from holdfast.simulators.policy.networks import Policy
+from holdfast.simulators.training.rollout import Signal
+from holdfast.simulators.training.settings import AdversarySettings
 
 JUDGED_ON = 20_000
 LINEAR_RADII = (0.02, 0.1, 0.5)

@@ -17,10 +17,10 @@ import argparse
 
 import jax
 
-from holdfast.deep.configuration import Settings
-from holdfast.deep.learner import Plan
-from holdfast.deep.train import train
 from holdfast.environments.point_gather import PointGather
+from holdfast.simulators.train import train
+from holdfast.simulators.training.learner import Plan
+from holdfast.simulators.training.settings import Settings
 
 
 def main() -> None:

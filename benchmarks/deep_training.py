@@ -40,12 +40,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import _numpy_point_gather as reference
-from holdfast.deep._devices import on_devices, over_devices, whole
-from holdfast.deep.algorithms import ALGORITHMS, _iteration
-from holdfast.deep.configuration import Settings
-from holdfast.deep.learner import Learner, Plan
-from holdfast.deep.trust_region import evidence, fisher_product, in_rows, surrogate
+from holdfast._support.devices import on_devices, over_devices, whole
 from holdfast.environments.point_gather import PointGather, PointGatherState
+from holdfast.simulators.algorithms import ALGORITHMS, _iteration
+from holdfast.simulators.steps.trust_region import evidence, fisher_product, in_rows, surrogate
+from holdfast.simulators.training.learner import Learner, Plan
+from holdfast.simulators.training.settings import Settings
 
 PUBLISHED = "1,457 to 1,513"
 

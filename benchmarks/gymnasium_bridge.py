@@ -25,10 +25,10 @@ import mujoco.rollout
 import numpy as np
 
 import holdfast as hf
-from holdfast.deep.environment import Environment
-from holdfast.deep.kernels import Nominal
-from holdfast.deep.networks import Critic, Policy
-from holdfast.deep.rollout import Sight, rollout
+from holdfast.simulators.environment import Environment
+from holdfast.simulators.nature.kernels import Nominal
+from holdfast.simulators.policy.networks import Critic, Policy
+from holdfast.simulators.training.rollout import Sight, rollout
 
 ROBOT = "HalfCheetah-v5"
 COPIES, STEPS = 64, 200

@@ -86,7 +86,7 @@ def one_size(states: int, arguments: argparse.Namespace) -> dict[str, Any]:
 
     jax.config.update("jax_enable_x64", True)
     import holdfast as hf
-    from holdfast.tabular.table import layout_of
+    from holdfast.model.table import layout_of
 
     model, build, _ = timed(
         lambda: random_lists(
@@ -129,7 +129,7 @@ def sweeps(table: Any, found: Any, policy: np.ndarray) -> dict[str, float]:
     import jax
     import jax.numpy as jnp
 
-    from holdfast.tabular.values import next_mean, reply
+    from holdfast.tabular.evaluation.values import next_mean, reply
 
     padded = jnp.full(table.probabilities.shape[:2], 1 / policy.shape[1])
     values = jnp.zeros(table.states).at[: len(policy)].set(found.reward.values)

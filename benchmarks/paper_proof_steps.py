@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import holdfast as hf
+from holdfast.model.table import layout_of
 from holdfast.tabular.algorithms._trust_region import _compiled_update
 from holdfast.tabular.algorithms.rcpo import improve_then_project
-from holdfast.tabular.bounds import step_bounds
-from holdfast.tabular.table import layout_of
-from holdfast.tabular.tilts import Tilts
-from holdfast.tabular.worst_case import Dual, outlook_under, worst_outlook
+from holdfast.tabular.certificates.step_bounds import step_bounds
+from holdfast.tabular.evaluation.worst_case import Dual, outlook_under, worst_outlook
+from holdfast.tabular.steps.tilted_policy import Tilts
 
 DELTA = 0.01
 STEPS = 4

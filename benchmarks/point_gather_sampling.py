@@ -19,11 +19,11 @@ import time
 import equinox as eqx
 import jax
 
-from holdfast.deep.configuration import Settings
-from holdfast.deep.environment import Environment
-from holdfast.deep.learner import Learner, Plan
-from holdfast.deep.rollout import rollout
 from holdfast.environments.point_gather import PointGather
+from holdfast.simulators.environment import Environment
+from holdfast.simulators.training.learner import Learner, Plan
+from holdfast.simulators.training.rollout import rollout
+from holdfast.simulators.training.settings import Settings
 
 
 def sampler(env: Environment, learner: Learner, episodes: int):

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import holdfast as hf
-from holdfast.deep.stress_result import Stress
+from holdfast.simulators.certificates.stress_result import Stress
 
 LEVELS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4)
 SEEDS = (0, 1, 2)

@@ -149,6 +149,21 @@ def oracle() -> SimpleNamespace:
     )
 
 
+@pytest.fixture
+def nominal_values():
+    """Values of a policy under the nominal kernel, by a linear solve on its dense form."""
+
+    def solve(model: hf.RobustCMDP, policy: np.ndarray, signal: np.ndarray) -> np.ndarray:
+        kernel = model.transitions
+        if signal.ndim == 3:
+            signal = (kernel.probabilities * signal).sum(-1)
+        chain = np.einsum("sa,sat->st", policy, kernel.dense())
+        system = np.eye(model.states) - model.discount * chain
+        return np.linalg.solve(system, (policy * signal).sum(-1))
+
+    return solve
+
+
 def pytest_collection_modifyitems(items):
     # Entries are not written at one stroke: a reader that comes too early compiles for itself.
     mark = pytest.mark.filterwarnings("ignore:Error (reading|writing) persistent compilation cache")
@@ -158,11 +173,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled(tmp_path_factory):
-    """The folder of compiled programs, new in every session and the same for all its processes.
+    """Folder of compiled programs, shared by all worker processes of a test session.
 
-    Most of the time of the tests goes into compilation.
+    Most of the time of the tests goes into compilation. Set HOLDFAST_TEST_CACHE to keep the folder
+    between sessions.
     """
-    folder = tmp_path_factory.getbasetemp()
+    kept = os.environ.get("HOLDFAST_TEST_CACHE")
+    folder = Path(kept) if kept else tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     folder = folder / "compiled"

@@ -40,7 +40,7 @@ def test_tables_load_nothing_of_the_deep_part():
     code = """
 import sys, holdfast as hf
 hf.environments.n_chain()
-print([name for name in sys.modules if name.startswith("holdfast.deep") or name == "optax"])
+print([name for name in sys.modules if name.startswith("holdfast.simulators") or name == "optax"])
 """
     assert run_python(code) == "[]"
 

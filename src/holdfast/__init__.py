@@ -14,21 +14,21 @@ from holdfast._version import __version__
 
 if TYPE_CHECKING:
     from holdfast import environments, uncertainty
-    from holdfast._model import Constraint, Kernel, RobustCMDP, at_least, at_most
-    from holdfast.deep.agent import Agent, load
-    from holdfast.deep.channels import Actions, Force, Observations, Parameters, States
-    from holdfast.deep.configuration import AdversarySettings, Settings
-    from holdfast.deep.disturb import disturb
-    from holdfast.deep.hosts.costs import Transition, speed_limit
-    from holdfast.deep.loop import TrainingError
-    from holdfast.deep.stress import stress
-    from holdfast.deep.stress_result import Stress
-    from holdfast.deep.train import train
-    from holdfast.environments._gymnasium import from_gymnasium
+    from holdfast.gym.channels import Actions, Force, Observations, Parameters, States
+    from holdfast.gym.disturb import disturb
+    from holdfast.gym.from_gymnasium import from_gymnasium
+    from holdfast.gym.hosts.costs import Transition, speed_limit
+    from holdfast.model.cmdp import Constraint, Kernel, RobustCMDP, at_least, at_most
+    from holdfast.simulators.certificates.stress_result import Stress
+    from holdfast.simulators.policy.agent import Agent, load
+    from holdfast.simulators.stress import stress
+    from holdfast.simulators.train import train
+    from holdfast.simulators.training.loop import TrainingError
+    from holdfast.simulators.training.settings import AdversarySettings, Settings
     from holdfast.tabular.certify import Certificate, certify
     from holdfast.tabular.evaluate import Evaluation, evaluate
+    from holdfast.tabular.evaluation.worst_case import Dual, ProjectedGradient, Tilted
     from holdfast.tabular.solve import Solution, solve
-    from holdfast.tabular.worst_case import Dual, ProjectedGradient, Tilted
     from holdfast.uncertainty import (
         KL,
         ChiSquare,
@@ -40,44 +40,44 @@ if TYPE_CHECKING:
 
 # Loaded when first used (PEP 562), so that `import holdfast` does not wait for JAX.
 _HOME = {
-    "Actions": "holdfast.deep.channels",
-    "AdversarySettings": "holdfast.deep.configuration",
-    "Agent": "holdfast.deep.agent",
+    "Actions": "holdfast.gym.channels",
+    "AdversarySettings": "holdfast.simulators.training.settings",
+    "Agent": "holdfast.simulators.policy.agent",
     "Certificate": "holdfast.tabular.certify",
     "ChiSquare": "holdfast.uncertainty",
-    "Constraint": "holdfast._model",
+    "Constraint": "holdfast.model.cmdp",
     "Contamination": "holdfast.uncertainty",
-    "Dual": "holdfast.tabular.worst_case",
+    "Dual": "holdfast.tabular.evaluation.worst_case",
     "Evaluation": "holdfast.tabular.evaluate",
-    "Force": "holdfast.deep.channels",
+    "Force": "holdfast.gym.channels",
     "Interval": "holdfast.uncertainty",
     "KL": "holdfast.uncertainty",
-    "Kernel": "holdfast._model",
-    "Observations": "holdfast.deep.channels",
-    "Parameters": "holdfast.deep.channels",
-    "ProjectedGradient": "holdfast.tabular.worst_case",
-    "RobustCMDP": "holdfast._model",
-    "Settings": "holdfast.deep.configuration",
+    "Kernel": "holdfast.model.cmdp",
+    "Observations": "holdfast.gym.channels",
+    "Parameters": "holdfast.gym.channels",
+    "ProjectedGradient": "holdfast.tabular.evaluation.worst_case",
+    "RobustCMDP": "holdfast.model.cmdp",
+    "Settings": "holdfast.simulators.training.settings",
     "Solution": "holdfast.tabular.solve",
-    "States": "holdfast.deep.channels",
-    "Stress": "holdfast.deep.stress_result",
-    "Tilted": "holdfast.tabular.worst_case",
+    "States": "holdfast.gym.channels",
+    "Stress": "holdfast.simulators.certificates.stress_result",
+    "Tilted": "holdfast.tabular.evaluation.worst_case",
     "TotalVariation": "holdfast.uncertainty",
-    "TrainingError": "holdfast.deep.loop",
-    "Transition": "holdfast.deep.hosts.costs",
+    "TrainingError": "holdfast.simulators.training.loop",
+    "Transition": "holdfast.gym.hosts.costs",
     "Wasserstein": "holdfast.uncertainty",
-    "at_least": "holdfast._model",
-    "at_most": "holdfast._model",
+    "at_least": "holdfast.model.cmdp",
+    "at_most": "holdfast.model.cmdp",
     "certify": "holdfast.tabular.certify",
-    "disturb": "holdfast.deep.disturb",
+    "disturb": "holdfast.gym.disturb",
     "environments": "",
     "evaluate": "holdfast.tabular.evaluate",
-    "from_gymnasium": "holdfast.environments._gymnasium",
-    "load": "holdfast.deep.agent",
+    "from_gymnasium": "holdfast.gym.from_gymnasium",
+    "load": "holdfast.simulators.policy.agent",
     "solve": "holdfast.tabular.solve",
-    "speed_limit": "holdfast.deep.hosts.costs",
-    "stress": "holdfast.deep.stress",
-    "train": "holdfast.deep.train",
+    "speed_limit": "holdfast.gym.hosts.costs",
+    "stress": "holdfast.simulators.stress",
+    "train": "holdfast.simulators.train",
     "uncertainty": "",
 }
 
@@ -127,7 +127,7 @@ __all__ = [
 
 # `gymnasium.make("holdfast/…")` knows our environments, whichever of the two is imported first.
 if importlib.util.find_spec("gymnasium") is not None:
-    from holdfast._registration import register
+    from holdfast.gym.registration import register
 
     register()
     del register

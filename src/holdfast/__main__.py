@@ -2,6 +2,6 @@
 
 import sys
 
-from holdfast.cli import main
+from holdfast.cli.main import main
 
 sys.exit(main())

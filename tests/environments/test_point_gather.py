@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from holdfast.deep.environment import Box, GaussianNoise
-from holdfast.environments._gathering import cell_positions
+from holdfast.environments.gathering import cell_positions
 from holdfast.environments.point_gather import PointGather, PointGatherState
+from holdfast.simulators.environment import Box, GaussianNoise
 
 
 class PlainPointGather:

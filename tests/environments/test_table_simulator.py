@@ -13,8 +13,8 @@ import scipy.optimize
 import scipy.stats
 
 import holdfast as hf
-from holdfast.deep.environment import Discrete, GaussianNoise, Outcomes
 from holdfast.environments.table_simulator import TableSimulator
+from holdfast.simulators.environment import Discrete, GaussianNoise, Outcomes
 
 DRAWS = 40_000
 

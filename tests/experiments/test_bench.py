@@ -24,7 +24,7 @@ gambler = { goal = 6 }
 n-chain = { nodes = 7 }
 lucky = { model = "gambler", goal = 6, heads = 0.7 }
 """
-COMMAND = "import sys; from holdfast.cli import main; sys.exit(main())"
+COMMAND = "import sys; from holdfast.cli.main import main; sys.exit(main())"
 
 
 @pytest.fixture(scope="module")

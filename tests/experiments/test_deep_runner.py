@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from holdfast._files import write_bytes
+from holdfast._support.files import write_bytes
 from holdfast.experiments import DeepExperiment
 from holdfast.experiments.deep_runner import TrainTask, run_deep
 

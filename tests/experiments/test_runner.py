@@ -11,7 +11,7 @@ import pytest
 
 import holdfast as hf
 import holdfast.experiments.store as store
-from holdfast import _files
+from holdfast._support import files as _files
 from holdfast.environments import MODELS
 from holdfast.experiments import SolveSettings, TabularExperiment, read_description
 from holdfast.experiments.folder import read_experiment

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from holdfast.deep.stress_result import Interval, Measured, Row, Stress
 from holdfast.experiments import DeepExperiment
 from holdfast.experiments.deep_runner import DeepResults, Trained
 from holdfast.report.deep_claims import check_deep_claims
 from holdfast.report.deep_experiment import lines, write_deep_experiment
+from holdfast.simulators.certificates.stress_result import Interval, Measured, Row, Stress
 
 EXPERIMENT = DeepExperiment(trust_regions=(0.01,), seeds=2, iterations=3, attacks=(0.2,))
 

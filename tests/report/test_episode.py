@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from holdfast.deep.agent import Agent
-from holdfast.deep.configuration import Settings
-from holdfast.deep.networks import Policy
 from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.environments.point_gather import PointGather, PointGatherState
 from holdfast.report import episode as drawing
 from holdfast.report.episode import Episode, draw_episode
+from holdfast.simulators.policy.agent import Agent
+from holdfast.simulators.policy.networks import Policy
+from holdfast.simulators.training.settings import Settings
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from holdfast.deep.stress_result import Interval, Measured, Row, Stress
 from holdfast.report.figures import DOTS_PER_INCH
 from holdfast.report.stress import plot_stress
+from holdfast.simulators.certificates.stress_result import Interval, Measured, Row, Stress
 
 BLUE, ORANGE, GREEN = (0, 114, 178), (213, 94, 0), (0, 158, 115)
 

@@ -16,12 +16,12 @@ from gymnasium import spaces
 from PIL import Image
 
 import holdfast as hf
-from holdfast.deep.agent import Agent
-from holdfast.deep.configuration import Settings
-from holdfast.deep.environment import Discrete
-from holdfast.deep.networks import Policy
 from holdfast.environments import LinearGaussian, PointGather, TableSimulator
 from holdfast.report.video import check_picture, record, write_video
+from holdfast.simulators.environment import Discrete
+from holdfast.simulators.policy.agent import Agent
+from holdfast.simulators.policy.networks import Policy
+from holdfast.simulators.training.settings import Settings
 
 SIZE = (33, 47)  # odd, which video codecs do not take
 

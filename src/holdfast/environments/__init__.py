@@ -12,7 +12,6 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast._model import RobustCMDP
 from holdfast.environments.frozen_lake import frozen_lake
 from holdfast.environments.gambler import gambler
 from holdfast.environments.garbage_collector import garbage_collector
@@ -23,9 +22,14 @@ from holdfast.environments.n_chain import n_chain
 from holdfast.environments.river_swim import river_swim
 from holdfast.environments.safe_navigation import safe_navigation
 from holdfast.environments.slippery_lake import slippery_lake
+from holdfast.model.cmdp import RobustCMDP
 
 if TYPE_CHECKING:
-    from holdfast.deep.environment import (
+    from holdfast.environments.linear_gaussian import LinearGaussian
+    from holdfast.environments.point_gather import PointGather
+    from holdfast.environments.simulators import SIMULATORS
+    from holdfast.environments.table_simulator import TableSimulator
+    from holdfast.simulators.environment import (
         Box,
         Discrete,
         Environment,
@@ -33,10 +37,6 @@ if TYPE_CHECKING:
         Outcomes,
         Step,
     )
-    from holdfast.environments.linear_gaussian import LinearGaussian
-    from holdfast.environments.point_gather import PointGather
-    from holdfast.environments.simulators import SIMULATORS
-    from holdfast.environments.table_simulator import TableSimulator
 
 MODELS: dict[str, Callable[..., RobustCMDP]] = {
     "gambler": gambler,
@@ -53,15 +53,15 @@ MODELS: dict[str, Callable[..., RobustCMDP]] = {
 
 # Loaded when first used: who solves tables needs none of it.
 _HOME = {
-    "Box": "holdfast.deep.environment",
-    "Discrete": "holdfast.deep.environment",
-    "Environment": "holdfast.deep.environment",
-    "GaussianNoise": "holdfast.deep.environment",
+    "Box": "holdfast.simulators.environment",
+    "Discrete": "holdfast.simulators.environment",
+    "Environment": "holdfast.simulators.environment",
+    "GaussianNoise": "holdfast.simulators.environment",
     "LinearGaussian": "holdfast.environments.linear_gaussian",
-    "Outcomes": "holdfast.deep.environment",
+    "Outcomes": "holdfast.simulators.environment",
     "PointGather": "holdfast.environments.point_gather",
     "SIMULATORS": "holdfast.environments.simulators",
-    "Step": "holdfast.deep.environment",
+    "Step": "holdfast.simulators.environment",
     "TableSimulator": "holdfast.environments.table_simulator",
 }
 

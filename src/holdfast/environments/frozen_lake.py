@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from holdfast._arguments import check_probability, check_whole_number
-from holdfast._model import Kernel, RobustCMDP, at_least
-from holdfast.environments._grid import neighbours
+from holdfast._support.arguments import check_probability, check_whole_number
+from holdfast.environments.grid import neighbours
+from holdfast.model.cmdp import Kernel, RobustCMDP, at_least
 from holdfast.uncertainty import KL
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpy.typing import ArrayLike
 
-from holdfast._arguments import check_whole_number
-from holdfast.deep.environment import Box, Environment, GaussianNoise, Step
+from holdfast._support.arguments import check_whole_number
+from holdfast.simulators.environment import Box, Environment, GaussianNoise, Step
 
 DYNAMICS = ((0.9, 0.2, 0.0), (-0.2, 0.8, 0.1), (0.0, 0.1, 0.7))
 CONTROL = ((0.1, 0.0), (0.0, 0.1), (0.05, -0.05))

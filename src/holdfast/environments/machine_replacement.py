@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from holdfast._arguments import check_probability, check_whole_number
-from holdfast._model import Kernel, RobustCMDP, at_most
+from holdfast._support.arguments import check_probability, check_whole_number
+from holdfast.model.cmdp import Kernel, RobustCMDP, at_most
 from holdfast.uncertainty import KL
 
 WAIT, REPAIR = 0, 1

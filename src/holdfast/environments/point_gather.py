@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from holdfast._arguments import check_whole_number
-from holdfast.deep.environment import Box, Environment, GaussianNoise, Step
-from holdfast.environments._gathering import (
+from holdfast._support.arguments import check_whole_number
+from holdfast.environments.gathering import (
     APPLES,
     ARENA,
     BINS,
@@ -25,6 +24,7 @@ from holdfast.environments._gathering import (
     sensors,
     sorted_rows,
 )
+from holdfast.simulators.environment import Box, Environment, GaussianNoise, Step
 
 MASS_HEIGHT = 0.5
 ACTION_LIMITS = (1.0, 0.25)

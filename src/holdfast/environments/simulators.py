@@ -7,11 +7,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.deep.environment import Environment
 from holdfast.environments import MODELS
 from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.environments.point_gather import PointGather
 from holdfast.environments.table_simulator import TableSimulator
+from holdfast.simulators.environment import Environment
 
 
 def _table(name: str, **options: Any) -> TableSimulator:
@@ -35,7 +35,7 @@ def simulator_from(description: Mapping[str, Any]) -> Environment | None:
         20
     """
     if description.get("gymnasium"):
-        from holdfast.deep.disturb import from_recipe
+        from holdfast.gym.disturb import from_recipe
 
         return from_recipe(description)
     make = SIMULATORS.get(description.get("name", ""))

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from holdfast._arguments import check_whole_number
-from holdfast._model import Kernel, RobustCMDP
-from holdfast.deep.environment import Discrete, Environment, GaussianNoise, Outcomes, Step
+from holdfast._support.arguments import check_whole_number
+from holdfast.model.cmdp import Kernel, RobustCMDP
+from holdfast.simulators.environment import Discrete, Environment, GaussianNoise, Outcomes, Step
 
 # An episode is cut once the rest of it counts for no more than this.
 _FORGOTTEN = 1e-2

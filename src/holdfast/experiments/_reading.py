@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast._arguments import meant
+from holdfast._support.arguments import meant
 
 
 def check_keys(given: Iterable[str], known: Collection[str], where: str = "") -> None:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast._arguments import check_whole_number
+from holdfast._support.arguments import check_whole_number
 from holdfast.experiments._reading import check_keys, names, numbers, tables
 
 _CHOICES = {

@@ -11,14 +11,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from holdfast._arguments import meant
-from holdfast._files import write_bytes
-from holdfast.deep import runs
-from holdfast.deep.agent import Agent
-from holdfast.deep.environment import Environment
-from holdfast.deep.stress import stress
-from holdfast.deep.stress_result import Stress
-from holdfast.deep.train import prepare, train
+from holdfast._support.arguments import meant
+from holdfast._support.files import write_bytes
 from holdfast.environments.simulators import SIMULATORS
 from holdfast.experiments.deep_configuration import DeepExperiment, TrainingJob
 from holdfast.experiments.engines import (
@@ -31,6 +25,12 @@ from holdfast.experiments.engines import (
     engine_named,
 )
 from holdfast.experiments.folder import write_description
+from holdfast.simulators.certificates.stress_result import Stress
+from holdfast.simulators.environment import Environment
+from holdfast.simulators.policy.agent import Agent
+from holdfast.simulators.stress import stress
+from holdfast.simulators.train import prepare, train
+from holdfast.simulators.training import runs
 
 _STRESS = "stress.json"
 

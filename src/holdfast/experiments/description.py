@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from holdfast._arguments import meant
+from holdfast._support.arguments import meant
 from holdfast.experiments.configuration import TabularExperiment
 from holdfast.experiments.deep_configuration import DeepExperiment
 

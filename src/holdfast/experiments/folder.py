@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import __version__
-from holdfast._files import write_text
+from holdfast._support.files import write_text
 from holdfast.experiments import store
 from holdfast.experiments.configuration import Job, SolveSettings, TabularExperiment, cell_name
 from holdfast.experiments.description import Experiment, experiment_from_dict

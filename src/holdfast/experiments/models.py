@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import holdfast as hf
-from holdfast._arguments import meant
-from holdfast._model import RobustCMDP
+from holdfast._support.arguments import meant
 from holdfast.experiments._reading import check_keys
 from holdfast.experiments.configuration import TabularExperiment
+from holdfast.model.cmdp import RobustCMDP
 
 Cell = tuple[str, float | None]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from holdfast._model import RobustCMDP
 from holdfast.experiments.configuration import Job, TabularExperiment, cell_name
+from holdfast.model.cmdp import RobustCMDP
 
 
 @dataclasses.dataclass(frozen=True)

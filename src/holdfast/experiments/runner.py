@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from holdfast._arguments import meant
-from holdfast._files import write_bytes
-from holdfast._model_file import model_to_bytes
+from holdfast._support.arguments import meant
+from holdfast._support.files import write_bytes
 from holdfast.experiments import store
 from holdfast.experiments.configuration import Job, TabularExperiment, cell_name
 from holdfast.experiments.engines import EngineOptions, Failed, Made, Task, engine_named
@@ -20,6 +19,7 @@ from holdfast.experiments.models import models_of
 from holdfast.experiments.progress import progress_on
 from holdfast.experiments.results import Results
 from holdfast.experiments.tasks import SHARED, SolveTask
+from holdfast.model.npz import model_to_bytes
 from holdfast.tabular.algorithms import ALGORITHMS
 
 

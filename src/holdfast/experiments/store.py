@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from holdfast import __version__
-from holdfast._model import RobustCMDP
-from holdfast._model_file import model_to_arrays
 from holdfast.experiments.configuration import Job
 from holdfast.experiments.results import Bound, Result, columns
+from holdfast.model.cmdp import RobustCMDP
+from holdfast.model.npz import model_to_arrays
 
 FORMAT = "holdfast-job-2"
 _HISTORY = "history_"

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import holdfast as hf
-from holdfast._model import RobustCMDP
-from holdfast._model_file import model_from_bytes
 from holdfast.experiments.configuration import Job
 from holdfast.experiments.engines import File
 from holdfast.experiments.results import Bound, Result
 from holdfast.experiments.store import fingerprint, to_bytes
+from holdfast.model.cmdp import RobustCMDP
+from holdfast.model.npz import model_from_bytes
 from holdfast.tabular.algorithms import ALGORITHMS
 
 # Arguments of `solve` that some algorithms have no use for.

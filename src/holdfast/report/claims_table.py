@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast._files import write_text
+from holdfast._support.files import write_text
 from holdfast.report.claims import Verdict
 from holdfast.report.tables import versions, write_json
 

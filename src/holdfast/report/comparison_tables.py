@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from holdfast._files import write_text
+from holdfast._support.files import write_text
 from holdfast.experiments.results import Results
 from holdfast.experiments.statistics import Estimate
 from holdfast.report.comparison import Line, Overall, Timing, lines, overall, timings

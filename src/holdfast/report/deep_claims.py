@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from holdfast.deep.stress_result import Measured, Stress
 from holdfast.experiments.deep_runner import DeepResults, Trained
 from holdfast.experiments.description import read_suite
 from holdfast.report.claims import Claim, Finding, Verdict
+from holdfast.simulators.certificates.stress_result import Measured, Stress
 
 _PAPER, _OURS = "paper, section 6.2", "ours"
 # "Much higher" rewards: by this share at least.

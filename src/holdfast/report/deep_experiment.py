@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from holdfast._files import write_text
-from holdfast.deep.stress_result import Measured
+from holdfast._support.files import write_text
 from holdfast.experiments.deep_runner import DeepResults, Trained
 from holdfast.report.stress import Learning, plot_learning, plot_stress
 from holdfast.report.tables import versions, write_csv, write_json
+from holdfast.simulators.certificates.stress_result import Measured
 
 # The noise on actions under which the authors test.
 AUTHORS_NOISE = 0.1

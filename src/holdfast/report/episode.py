@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from holdfast._files import atomic_write
-from holdfast.deep.agent import Agent
-from holdfast.environments._gathering import APPLES, ARENA, MASS_AHEAD, OBJECTS
+from holdfast._support.files import atomic_write
+from holdfast.environments.gathering import APPLES, ARENA, MASS_AHEAD, OBJECTS
 from holdfast.environments.point_gather import PointGather, PointGatherState
+from holdfast.simulators.policy.agent import Agent
 
 FIGURE_INCHES = (7.6, 5.6)
 DOTS_PER_INCH = {".png": 150, ".gif": 80}

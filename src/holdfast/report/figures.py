@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from holdfast._files import write_bytes
+from holdfast._support.files import write_bytes
 from holdfast.experiments.results import Bound, Result, Results
 
 DOTS_PER_INCH = 200

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast._files import atomic_write
-from holdfast._model import RobustCMDP
+from holdfast._support.files import atomic_write
 from holdfast.experiments.results import Bound, columns
 from holdfast.experiments.store import model_digest
+from holdfast.model.cmdp import RobustCMDP
 from holdfast.report.tables import versions, write_csv, write_json
 
 if TYPE_CHECKING:

@@ -12,9 +12,16 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from holdfast._files import atomic_write
-from holdfast.deep.stress_result import ACTIONS, ATTACK, PARAMETER, SCALED, CriticalRadius, Stress
+from holdfast._support.files import atomic_write
 from holdfast.report.figures import DOTS_PER_INCH, SETTINGS, STYLES, LineStyle, style_of
+from holdfast.simulators.certificates.stress_result import (
+    ACTIONS,
+    ATTACK,
+    PARAMETER,
+    SCALED,
+    CriticalRadius,
+    Stress,
+)
 
 PANEL_INCHES = (3.9, 2.75)
 _LEGEND_INCHES = 0.55
@@ -67,7 +74,7 @@ def plot_stress(
 
     Example:
         >>> import pathlib, tempfile
-        >>> from holdfast.deep.stress_result import Measured, Row, Stress
+        >>> from holdfast.simulators.certificates.stress_result import Measured, Row, Stress
         >>> def row(kind, level, subject, cost):
         ...     value = Measured(cost, cost - 0.01, cost + 0.01, None, ())
         ...     return Row(kind, level, subject, value, (value,))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from holdfast import __version__
-from holdfast._files import write_text
+from holdfast._support.files import write_text
 from holdfast.experiments.results import Results, columns
 
 # The wall clock is the only thing that differs between equal runs, and it has a file of its own.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
-from holdfast.deep import runs
+from holdfast.simulators.training import runs
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import UInt8
 
-from holdfast._files import atomic_write, write_bytes
+from holdfast._support.files import atomic_write, write_bytes
 from holdfast.environments.table_simulator import TableSimulator
 
 if TYPE_CHECKING:
     import gymnasium
 
-    from holdfast._model import RobustCMDP
-    from holdfast.deep.agent import Agent
-    from holdfast.deep.environment import Environment
+    from holdfast.model.cmdp import RobustCMDP
+    from holdfast.simulators.environment import Environment
+    from holdfast.simulators.policy.agent import Agent
 
 SUFFIXES = (".mp4", ".gif")
 # Of a GIF: most viewers slow down what is faster.
@@ -193,7 +193,7 @@ def record(
         ...     [file.name for file in pathlib.Path(folder).iterdir()]
         ['episode.gif']
     """
-    from holdfast.deep.evaluation import Player
+    from holdfast.simulators.policy.evaluation import Player
 
     path = check_video(path)
     if env is not None and env.render_mode != "rgb_array":
@@ -235,8 +235,8 @@ def pictured(environment: Environment) -> gymnasium.Env:
         ValueError: it has no picture.
     """
     draw_without_display()
-    from holdfast.environments.as_gymnasium import SimulatorEnv, TableEnv
     from holdfast.environments.point_gather import PointGather
+    from holdfast.gym.as_gymnasium import SimulatorEnv, TableEnv
 
     viewable = getattr(environment, "viewable", None)
     if viewable is not None:
@@ -272,7 +272,7 @@ def check_picture(environment: Environment) -> None:
 
 def _model(table: TableSimulator) -> RobustCMDP:
     """The table of a simulator, which has it in single precision."""
-    from holdfast._model import Kernel, RobustCMDP, at_most
+    from holdfast.model.cmdp import Kernel, RobustCMDP, at_most
 
     def doubles(array: Any) -> np.ndarray:
         return np.asarray(array, float)

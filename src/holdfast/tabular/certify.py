@@ -10,16 +10,16 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from holdfast._arguments import check_whole_number
-from holdfast._model import RobustCMDP, check_policy
-from holdfast._precision import float64
-from holdfast.tabular import sparse
-from holdfast.tabular.branching import branch_and_bound
-from holdfast.tabular.critical import critical_factors
+from holdfast._support.arguments import check_whole_number
+from holdfast._support.precision import float64
+from holdfast.model.cmdp import RobustCMDP, check_policy
+from holdfast.model.table import Layout, layout_of, unpadded_table
+from holdfast.tabular.certificates.branch_and_bound import branch_and_bound
+from holdfast.tabular.certificates.critical_factor import critical_factors
+from holdfast.tabular.certificates.upper_bound import lagrangian_bound
 from holdfast.tabular.evaluate import Evaluation, evaluate
-from holdfast.tabular.lagrangian import lagrangian_bound
-from holdfast.tabular.optimum import robust_optimum
-from holdfast.tabular.table import Layout, layout_of, unpadded_table
+from holdfast.tabular.evaluation import sparse
+from holdfast.tabular.evaluation.optimum import robust_optimum
 
 # Branch and bound solves linear systems of this size at most, thousands of times.
 _MOST_STATES_TO_DIVIDE = 512

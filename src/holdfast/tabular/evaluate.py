@@ -12,16 +12,16 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from holdfast._model import Kernel, RobustCMDP, check_policy
-from holdfast._precision import float64
-from holdfast.tabular.table import Layout, layout_of
-from holdfast.tabular.values import (
+from holdfast._support.precision import float64
+from holdfast.model.cmdp import Kernel, RobustCMDP, check_policy
+from holdfast.model.table import Layout, layout_of
+from holdfast.tabular.evaluation.values import (
     Outlook,
     kernel_of,
     kernels_are_members,
     without_kernel,
 )
-from holdfast.tabular.worst_case import (
+from holdfast.tabular.evaluation.worst_case import (
     Tilted,
     WorstCase,
     check_method,

@@ -11,18 +11,18 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from holdfast._model import RobustCMDP, check_policy
-from holdfast._precision import float64
-from holdfast.tabular import sparse
+from holdfast._support.precision import float64
+from holdfast.model.cmdp import RobustCMDP, check_policy
+from holdfast.model.table import Layout, layout_of
 from holdfast.tabular.algorithms import ALGORITHMS, Run
 from holdfast.tabular.algorithms._run import Iterate, Options
+from holdfast.tabular.certificates.upper_bound import lagrangian_bound
 from holdfast.tabular.certify import Certificate, attainable, check_nodes
 from holdfast.tabular.certify import certify as prove
 from holdfast.tabular.evaluate import Evaluation, layout_features, report
-from holdfast.tabular.lagrangian import lagrangian_bound
-from holdfast.tabular.optimum import robust_optimum
-from holdfast.tabular.table import Layout, layout_of
-from holdfast.tabular.worst_case import WorstCase, check_method, worst_case_method
+from holdfast.tabular.evaluation import sparse
+from holdfast.tabular.evaluation.optimum import robust_optimum
+from holdfast.tabular.evaluation.worst_case import WorstCase, check_method, worst_case_method
 
 _UNIFORM_SHARE = 1e-6
 # Of the uniform policy in a start at a corner: enough to leave it, too little to lose it.
@@ -45,7 +45,7 @@ class Solution:
             "reward", "margins" (rows, m), "error"; under the nominal kernel: "nominal_reward",
             "nominal_margins"; of the step: "kl" (E_{d^r}[KL(π_{k+1}‖π_k)]), "recovered",
             "trust_region" (the one in force); "seconds" since the start. With `bounds=True` also
-            what theory promises of the step: see `holdfast.tabular.bounds.step_bounds`.
+            what theory promises of the step: see `tabular.certificates.step_bounds`.
         attainable: where the policy is not feasible, the best worst-case value that each constraint
             could have on its own, in the user's sense; otherwise None.
         algorithm: the algorithm's name.

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from scipy.special import betainccinv, betaincinv, gammaln, xlogy
 
 if TYPE_CHECKING:
-    from holdfast._model import Kernel
+    from holdfast.model.cmdp import Kernel
 
     _Nominal = Float[np.ndarray, "S A S"] | Kernel
     _Maybe = ArrayLike | None
@@ -78,7 +78,7 @@ class _Counts(NamedTuple):
 
     def kernel(self, rows: Float[np.ndarray, "S A K"]) -> _Nominal:
         """Rows in the form that the counts had."""
-        from holdfast._model import Kernel
+        from holdfast.model.cmdp import Kernel
 
         return rows if self.successors is None else Kernel(self.successors, rows)
 
@@ -361,7 +361,7 @@ def _smallest(region: _Region) -> tuple[Float[np.ndarray, " N"], Float[np.ndarra
 
 def _checked(counts: ArrayLike, confidence: float, successors: _Maybe, support: _Maybe) -> _Counts:
     """The arguments as arrays, or a ValueError that says what is wrong with which."""
-    from holdfast._model import Kernel, _numbers
+    from holdfast.model.cmdp import Kernel, _numbers
 
     level = _numbers("confidence", confidence)
     if level.shape != () or not 0 < level < 1:

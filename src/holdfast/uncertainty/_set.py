@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
-from holdfast._precision import compiled_float64
+from holdfast._support.precision import compiled_float64
 
 # A divergence of order one is computed to about this.
 _ROUNDING = 1e-14

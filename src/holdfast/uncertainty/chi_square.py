@@ -7,8 +7,8 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from holdfast._precision import compiled_float64
-from holdfast._roots import increasing_root
+from holdfast._support.precision import compiled_float64
+from holdfast._support.roots import increasing_root
 from holdfast.uncertainty._set import Response, UncertaintySet
 from holdfast.uncertainty._simplex import Sorted, project_simplex
 

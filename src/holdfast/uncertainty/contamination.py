@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from holdfast._precision import compiled_float64
+from holdfast._support.precision import compiled_float64
 from holdfast.uncertainty._set import Response
 from holdfast.uncertainty._simplex import SetWithOpenSupport, Sorted, project_simplex
 

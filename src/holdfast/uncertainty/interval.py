@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
-from holdfast._precision import compiled_float64
+from holdfast._support.precision import compiled_float64
 from holdfast.uncertainty._counts import interval_from_counts
 from holdfast.uncertainty._set import Response, UncertaintySet
 from holdfast.uncertainty._simplex import Sorted, first_to_reach, fraction, project_box

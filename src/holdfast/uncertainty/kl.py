@@ -12,8 +12,8 @@ from jax.scipy.special import xlogy
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
-from holdfast._precision import compiled_float64
-from holdfast._roots import increasing_root
+from holdfast._support.precision import compiled_float64
+from holdfast._support.roots import increasing_root
 from holdfast.uncertainty._counts import kl_from_counts
 from holdfast.uncertainty._set import Response, UncertaintySet
 from holdfast.uncertainty._simplex import project_simplex

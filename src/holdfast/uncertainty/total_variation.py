@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from holdfast._precision import compiled_float64
+from holdfast._support.precision import compiled_float64
 from holdfast.uncertainty._counts import total_variation_from_counts
 from holdfast.uncertainty._set import Response
 from holdfast.uncertainty._simplex import (

@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from holdfast._precision import compiled_float64
+from holdfast._support.precision import compiled_float64
 from holdfast.uncertainty._nearest import nearest_member
 from holdfast.uncertainty._set import Response, UncertaintySet
 from holdfast.uncertainty._transport import checked_metric, distances

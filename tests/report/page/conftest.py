@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import holdfast as hf
-from holdfast._files import write_bytes
-from holdfast.deep import runs
-from holdfast.deep.loop import Run
-from holdfast.deep.stress_result import Interval, Measured, Row, Stress
-from holdfast.deep.train import prepare
+from holdfast._support.files import write_bytes
 from holdfast.experiments import SolveSettings, TabularExperiment
 from holdfast.experiments.folder import write_description
 from holdfast.experiments.results import Bound, Result, Results
 from holdfast.experiments.store import fingerprint, model_digest, to_bytes
 from holdfast.report.page import write_page
 from holdfast.report.solution import write_solution
+from holdfast.simulators.certificates.stress_result import Interval, Measured, Row, Stress
+from holdfast.simulators.train import prepare
+from holdfast.simulators.training import runs
+from holdfast.simulators.training.loop import Run
 
 ODD_NAME = "<b>x&y"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from holdfast.deep import runs
 from holdfast.report.page.serve import Server
+from holdfast.simulators.training import runs
 
 from .conftest import ODD_NAME, metrics, train_folder
 

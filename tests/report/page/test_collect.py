@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from holdfast.deep import runs
 from holdfast.report.page import write_page
 from holdfast.report.page.collect import Kept, collect
+from holdfast.simulators.training import runs
 
 from .conftest import compared, experiment_folder, stressed, train_folder
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from holdfast import cli
+from holdfast.cli import main as cli
 from holdfast.experiments import compilation_cache
 from holdfast.report.page import serve
 

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from holdfast.deep import runs
 from holdfast.report.page.content import Arena, Lines, Scatter, Table
 from holdfast.report.page.stress import stress_section
 from holdfast.report.page.training import read_training, training_sections
+from holdfast.simulators.training import runs
 
 from .conftest import metrics, prepared, stressed, train_folder
 

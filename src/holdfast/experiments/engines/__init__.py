@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from holdfast._arguments import check_whole_number
+from holdfast._support.arguments import check_whole_number
 
 # A task that failed, or whose worker died, is done again so often.
 RETRIES = 2

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast._files import write_text
+from holdfast._support.files import write_text
 from holdfast.report.page.collect import Collection, collect
 from holdfast.report.page.content import MOST_POINTS, Skipped
 from holdfast.report.page.render import page_data, render, thinned

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 import holdfast as hf
-from holdfast.deep import runs
-from holdfast.deep.configuration import Settings
-from holdfast.deep.learner import Learner
-from holdfast.deep.loop import Run
-from holdfast.deep.rollout import Batch, rollout
-from holdfast.environments._gathering import APPLES, ARENA
+from holdfast.environments.gathering import APPLES, ARENA
 from holdfast.environments.point_gather import PointGather
 from holdfast.report.episode import Episode
 from holdfast.report.page.content import Arena, Drive, numbers, table_of_numbers
+from holdfast.simulators.training import runs
+from holdfast.simulators.training.learner import Learner
+from holdfast.simulators.training.loop import Run
+from holdfast.simulators.training.rollout import Batch, rollout
+from holdfast.simulators.training.settings import Settings
 
 _EPISODES = 3
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.deep import runs
-from holdfast.deep.stress_result import Stress
 from holdfast.experiments.configuration import TabularExperiment
 from holdfast.report.page.content import Section, Skipped
 from holdfast.report.page.experiment import experiment_sections
 from holdfast.report.page.solution import SOLUTION, solution_section
 from holdfast.report.page.training import TrainingRun, read_training
 from holdfast.report.page.versions import check_not_newer
+from holdfast.simulators.certificates.stress_result import Stress
+from holdfast.simulators.training import runs
 
 EXPERIMENT, STRESS = "experiment.json", "stress.json"
 # Of each kind of run, a file without which the others in the folder say nothing.

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from holdfast.deep.stress_result import ACTIONS, ATTACK, PARAMETER, SCALED, Stress
 from holdfast.report.page.content import (
     Axis,
     Block,
@@ -19,6 +18,13 @@ from holdfast.report.page.content import (
     numbers,
 )
 from holdfast.report.page.looks import Look, looks_of
+from holdfast.simulators.certificates.stress_result import (
+    ACTIONS,
+    ATTACK,
+    PARAMETER,
+    SCALED,
+    Stress,
+)
 
 _KINDS = (ATTACK, SCALED, ACTIONS, PARAMETER)
 _AXES = {

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.deep import runs
-from holdfast.deep.stress_result import Stress
 from holdfast.report.page.certificate import margin, shown
 from holdfast.report.page.content import (
     Arena,
@@ -38,6 +36,8 @@ from holdfast.report.page.looks import Look, label_of, looks_of
 from holdfast.report.page.stress import critical_in_words, stress_blocks
 from holdfast.report.page.versions import check_not_newer
 from holdfast.report.training import Outcome, Standing, limits_of
+from holdfast.simulators.certificates.stress_result import Stress
+from holdfast.simulators.training import runs
 
 _NEEDED = (
     "reward",

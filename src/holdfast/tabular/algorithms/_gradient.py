@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from holdfast.tabular.algorithms._run import Run
-from holdfast.tabular.values import Outlook
+from holdfast.tabular.evaluation.values import Outlook
 from holdfast.uncertainty._simplex import project_simplex
 
 # Multiplicative steps never bring back a zero, so no action's probability falls below this.

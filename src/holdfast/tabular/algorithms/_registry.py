@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from holdfast._arguments import meant
+from holdfast._support.arguments import meant
 from holdfast.tabular.algorithms._run import Run
 
 

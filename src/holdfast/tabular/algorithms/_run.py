@@ -12,12 +12,12 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-from holdfast.tabular.bounds import no_step_bounds, step_bounds
-from holdfast.tabular.optimum import robust_optimum
-from holdfast.tabular.table import Layout, Table
-from holdfast.tabular.tilts import Step
-from holdfast.tabular.values import Outlook
-from holdfast.tabular.worst_case import WorstCase, nominal_outlook, worst_outlook
+from holdfast.model.table import Layout, Table
+from holdfast.tabular.certificates.step_bounds import no_step_bounds, step_bounds
+from holdfast.tabular.evaluation.optimum import robust_optimum
+from holdfast.tabular.evaluation.values import Outlook
+from holdfast.tabular.evaluation.worst_case import WorstCase, nominal_outlook, worst_outlook
+from holdfast.tabular.steps.tilted_policy import Step
 
 T = TypeVar("T")
 

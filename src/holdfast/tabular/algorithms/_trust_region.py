@@ -14,10 +14,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from holdfast.tabular.algorithms._gradient import kept_alive
 from holdfast.tabular.algorithms._run import Run, is_feasible, worst_margins
-from holdfast.tabular.steps import Update, improve_within, project, recover
-from holdfast.tabular.tilts import Step, Tilts
-from holdfast.tabular.values import Outlook, without_kernel
-from holdfast.tabular.worst_case import outlook_under
+from holdfast.tabular.evaluation.values import Outlook, without_kernel
+from holdfast.tabular.evaluation.worst_case import outlook_under
+from holdfast.tabular.steps.tilted_policy import Step, Tilts
+from holdfast.tabular.steps.updates import Update, improve_within, project, recover
 
 # How often a policy that missed its constraints is linearised and projected again.
 _REPROJECTIONS = 6

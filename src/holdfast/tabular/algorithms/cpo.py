@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._trust_region import trust_region_loop
-from holdfast.tabular.steps import improve_within
+from holdfast.tabular.steps.updates import improve_within
 
 
 def cpo(run: Run) -> Float[Array, "S A"]:

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 from jaxtyping import Array, Float
 
-from holdfast._arguments import check_whole_number
+from holdfast._support.arguments import check_whole_number
 from holdfast.tabular.algorithms._gradient import margins, projected_step
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._settings import check_number
-from holdfast.tabular.optimum import robust_optimum
+from holdfast.tabular.evaluation.optimum import robust_optimum
 
 # A bracket of the reward this narrow, in units of its range, is closed.
 _CLOSED = 1e-9

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from holdfast.tabular.algorithms._run import Run
-from holdfast.tabular.linear_program import constrained_optimum
+from holdfast.tabular.evaluation.linear_program import constrained_optimum
 
 
 def lp(run: Run) -> Float[Array, "S A"]:

@@ -13,9 +13,9 @@ from jaxtyping import Array, Float
 from holdfast.tabular.algorithms._gradient import kept_alive, margins
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._settings import check_number
-from holdfast.tabular.steps import improve
-from holdfast.tabular.tilts import Step, Tilts
-from holdfast.tabular.values import Outlook
+from holdfast.tabular.evaluation.values import Outlook
+from holdfast.tabular.steps.tilted_policy import Step, Tilts
+from holdfast.tabular.steps.updates import improve
 
 
 @dataclasses.dataclass(frozen=True)

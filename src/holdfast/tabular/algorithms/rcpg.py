@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 from holdfast.tabular.algorithms._gradient import margins, softmax_step
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._settings import check_choice, check_number
-from holdfast.tabular.values import Outlook, kernel_of
-from holdfast.tabular.worst_case import nominal_outlook, worst_outlook
+from holdfast.tabular.evaluation.values import Outlook, kernel_of
+from holdfast.tabular.evaluation.worst_case import nominal_outlook, worst_outlook
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._trust_region import trust_region_loop
-from holdfast.tabular.steps import Update, improve, project
-from holdfast.tabular.tilts import Tilts
+from holdfast.tabular.steps.tilted_policy import Tilts
+from holdfast.tabular.steps.updates import Update, improve, project
 
 
 def rcpo(run: Run) -> Float[Array, "S A"]:

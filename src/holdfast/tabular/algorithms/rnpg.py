@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from holdfast.tabular.algorithms._gradient import margins, natural_step
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._settings import check_number
-from holdfast.tabular.optimum import robust_optimum
+from holdfast.tabular.evaluation.optimum import robust_optimum
 
 
 @dataclasses.dataclass(frozen=True)

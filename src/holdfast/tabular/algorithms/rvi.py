@@ -8,7 +8,7 @@ from __future__ import annotations
 from jaxtyping import Array, Float
 
 from holdfast.tabular.algorithms._run import Run
-from holdfast.tabular.optimum import robust_optimum, sweep
+from holdfast.tabular.evaluation.optimum import robust_optimum, sweep
 
 
 def rvi(run: Run) -> Float[Array, "S A"]:

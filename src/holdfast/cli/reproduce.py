@@ -1,0 +1,115 @@
+"""`holdfast reproduce`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from holdfast.cli._shared import check_writable, console, refused
+from holdfast.cli.bench import (
+    EngineArguments,
+    changed,
+    in_simulators,
+    in_tables,
+    tell_failures,
+)
+from holdfast.experiments import DeepExperiment, TabularExperiment, read_suite
+
+if TYPE_CHECKING:
+    from holdfast.experiments.engines import Failed
+    from holdfast.report.claims import Verdict
+
+TABLES = read_suite("paper").environments
+SIMULATORS = read_suite("point-gather").environments
+
+
+@dataclasses.dataclass(frozen=True)
+class Reproduce:
+    """Run the paper's experiments and check its claims."""
+
+    about: ClassVar[str] = """Runs the paper's experiments and checks its claims against them.
+
+gambler, n-chain and frozen-lake compare RCPO with PCPO, CPO and RVI in tables, from several random
+initial policies. Their folders get figure.png and figure.svg and every iterate in data.csv; beside them
+are table.md, overall.md and timings.md (also .csv and .tex). They take a minute together. It is
+`holdfast bench paper` with a check of the claims.
+
+point-gather trains RCPO, PCPO, CPO and unconstrained TRPO in a simulator, with two step sizes, and
+puts the policies under noise and under attack. Its folder gets figure.png, undisturbed.png, table.md,
+table.csv, learning.csv and a folder for each training run. It takes hours on two cores, minutes on a
+GPU; --seeds 1 --iterations 20 is a quick look.
+
+Beside the folders, claims.md says which claims hold. What is finished is kept: after an interrupt the
+same command goes on from there.
+
+Examples:
+  holdfast reproduce
+  holdfast reproduce gambler n-chain --seeds 2 --iterations 50 --out runs/quick
+  holdfast reproduce point-gather
+
+Exit codes: 0 done, 1 some jobs failed, 2 bad input, 130 interrupted. Claims that do not hold do not
+change it."""
+
+    names: Annotated[Positional[tuple[str, ...]], arg(metavar="[NAME ...]")] = TABLES
+    """Which experiments."""
+    seeds: Annotated[int, arg(metavar="N")] = TabularExperiment.seeds
+    """Runs of every algorithm, with the seeds 0 to N - 1."""
+    iterations: Annotated[
+        int | None, arg(metavar="N", help_behavior_hint="(default: 200; point-gather: 100)")
+    ] = None
+    """Iterations of every run."""
+    on: OmitArgPrefixes[EngineArguments] = dataclasses.field(default_factory=EngineArguments)
+    out: Annotated[Path, arg(metavar="DIR")] = Path("runs/reproduce")
+    """Folder for everything that is written."""
+
+    def run(self) -> int:
+        """Runs what is not there yet, writes the reports and prints the claims."""
+        with refused():
+            experiments = self._experiments()
+            check_writable(self.out)
+            self.on.resolved(simulators=False)
+        from holdfast.report.claims_table import claims_table, notes, write_claims
+
+        verdicts: list[Verdict] = []
+        failures: list[Failed] = []
+        for each in experiments:
+            judged, failed = self._run(each)
+            verdicts += judged
+            failures += failed
+        write_claims(self.out, verdicts)
+        console().print(claims_table(verdicts))
+        for note in notes(verdicts):
+            print(note)
+        for name in dict.fromkeys(self.names):
+            print(f"{name}: {self.out / name / 'figure.png'}")
+        print(f"claims: {self.out / 'claims.md'}")
+        return tell_failures(failures)
+
+    def _run(
+        self, experiment: TabularExperiment | DeepExperiment
+    ) -> tuple[list[Verdict], list[Failed]]:
+        if isinstance(experiment, TabularExperiment):
+            from holdfast.report.claims import check_claims
+
+            tables, failures = in_tables(experiment, self.out, self.on)
+            return check_claims(tables), failures
+        from holdfast.report.deep_claims import check_deep_claims
+
+        found, failures = in_simulators(experiment, self.out, self.on)
+        return [verdict for each in found for verdict in check_deep_claims(each)], failures
+
+    def _experiments(self) -> list[TabularExperiment | DeepExperiment]:
+        known = (*TABLES, *SIMULATORS)
+        for name in self.names:
+            if name not in known:
+                raise ValueError(f"unknown experiment {name!r}; there are {', '.join(known)}")
+        found: list[TabularExperiment | DeepExperiment] = []
+        for suite, every in (("paper", TABLES), ("point-gather", SIMULATORS)):
+            asked = tuple(name for name in dict.fromkeys(self.names) if name in every)
+            if asked:
+                experiment = dataclasses.replace(read_suite(suite), environments=asked)
+                found.append(changed(experiment, seeds=self.seeds, iterations=self.iterations))
+        return found

@@ -1,0 +1,129 @@
+"""`holdfast stress`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from tyro.conf import Positional, arg
+
+from holdfast.cli._shared import FailedError, check_writable, refused
+
+
+@dataclasses.dataclass(frozen=True)
+class Stress:
+    """Put trained policies under kernels that they were not trained on."""
+
+    about: ClassVar[
+        str
+    ] = """Puts trained policies under kernels that they were not trained on, and \
+measures what is left.
+
+For every radius fresh adversaries are trained against the frozen policy, for the reward and for each
+cost; besides them, stronger noise, noise on actions and other physics are tried. Prints a table and the
+critical radius, the largest at which every limit was found to hold, and writes stress.json and
+stress.png.
+
+Examples:
+  holdfast stress runs/train/point-gather-rcpo-radius-0.2
+  holdfast stress runs/train/point-gather-rcpo-radius-0.2/agent-3.safetensors --radii 0.1 0.2 0.4
+  holdfast stress runs/mine --radii 0 --noise 1 2 4 --parameters speed=0.8,1.2 turn=0.5,2
+
+Exit codes: 0 done, whatever was found, 1 the simulator returned something that is not a finite number, 2
+bad input, 130 interrupted."""
+
+    agents: Annotated[Positional[Path], arg(metavar="RUN_OR_AGENT")]
+    """A folder that train wrote, or one agent's file."""
+    radii: Annotated[
+        tuple[float, ...], arg(metavar="R ...", help_behavior_hint="(default: 0.05 0.1 0.2 0.4)")
+    ] = ()
+    """Radii of the attacks; 0 alone leaves them out."""
+    noise: Annotated[
+        tuple[float, ...],
+        arg(metavar="X ...", help_behavior_hint="(default: 1 1.5 2 3, where it is Gaussian)"),
+    ] = ()
+    """Factors on the disturbance."""
+    action_noise: Annotated[
+        tuple[float, ...],
+        arg(metavar="S ...", help_behavior_hint="(default: 0.05 0.1 0.2, where they are vectors)"),
+    ] = ()
+    """Standard deviations of noise on the actions."""
+    parameters: Annotated[
+        tuple[str, ...], arg(metavar="NAME=V,V ...", help_behavior_hint="(default: none)")
+    ] = ()
+    """Physical parameters of the environment, and values to try for each."""
+    restarts: Annotated[
+        int | None, arg(metavar="N", help_behavior_hint="(default: 2, or 1 outside JAX)")
+    ] = None
+    """Adversaries of each kind for each radius and signal; the strongest counts."""
+    episodes: Annotated[
+        int | None, arg(metavar="N", help_behavior_hint="(default: 20000, or 100 outside JAX)")
+    ] = None
+    """Episodes that each number is the mean of, for each agent."""
+    updates: Annotated[int, arg(metavar="N")] = 100
+    """Batches that a learned adversary is trained on."""
+    seed: Annotated[int, arg(metavar="N")] = 0
+    """Of all that is drawn."""
+    json: bool = False
+    """Print JSON."""
+    out: Annotated[
+        str,
+        arg(metavar="DIR", help_behavior_hint="(default: the run's folder, or AGENT-stress)"),
+    ] = ""
+    """Folder for stress.json and stress.png."""
+
+    def run(self) -> int:
+        """Stresses, prints the table and writes the files."""
+        given = self.agents
+        out = Path(self.out or (given if given.is_dir() else f"{given.with_suffix('')}-stress"))
+        with refused():
+            parameters = dict(map(_parameter, self.parameters))
+            check_writable(out)
+        import holdfast as hf
+        from holdfast.experiments.compilation_cache import use_compilation_cache
+        from holdfast.report.tables import to_json
+        from holdfast.report.training import tests_on
+        from holdfast.simulators.training.loop import TrainingError
+        from holdfast.simulators.training.runs import agent_files
+
+        use_compilation_cache()
+        with refused():
+            agents = [hf.load(file) for file in (agent_files(given) if given.is_dir() else [given])]
+        given_tests = {
+            name: getattr(self, name)
+            for name in ("radii", "noise", "action_noise")
+            if getattr(self, name)
+        }
+        try:
+            with refused(), tests_on(sys.stderr) as progress:
+                found = hf.stress(
+                    agents,
+                    parameters=parameters,
+                    restarts=self.restarts,
+                    episodes=self.episodes,
+                    updates=self.updates,
+                    seed=self.seed,
+                    callback=progress,
+                    **given_tests,
+                )
+        except (FloatingPointError, TrainingError) as error:
+            raise FailedError(str(error)) from error
+        found.save(out / "stress.json")
+        written = [out / "stress.json"]
+        if len(found.rows) > 1:  # there is nothing to draw of the nominal kernel alone
+            found.plot(out / "stress.png")
+            written.append(out / "stress.png")
+        print(to_json(found.to_dict()) if self.json else found)
+        if not self.json:
+            print(f"written to {' and '.join(map(str, written))}")
+        return 0
+
+
+def _parameter(text: str) -> tuple[str, list[float]]:
+    name, _, values = text.partition("=")
+    try:
+        return name, [float(value) for value in values.split(",")]
+    except ValueError as error:
+        raise ValueError(f"parameters: expected NAME=VALUE,VALUE, got {text!r}") from error

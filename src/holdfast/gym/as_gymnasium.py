@@ -1,0 +1,264 @@
+"""Holdfast's environments behind Gymnasium's interface, for whoever trains with another library.
+
+Costs are in `info`: "costs" has all of them, "cost" the first. A utility that is to stay at or above a
+threshold counts as the cost −utility. What is drawn is drawn by Gymnasium's own generator, so a seed
+repeats an episode.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import equinox as eqx
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import ArrayLike
+
+from holdfast.environments import MODELS
+from holdfast.environments.gathering import ARENA
+from holdfast.environments.point_gather import PointGather
+from holdfast.environments.simulators import SIMULATORS
+from holdfast.model.cmdp import Kernel, RobustCMDP
+from holdfast.simulators.environment import Box, Environment, GaussianNoise
+
+if TYPE_CHECKING:
+    from holdfast.gym.mujoco.models import Drawing
+
+RenderMode = Literal["ansi", "rgb_array"]
+_CELL = 24
+_COLOURS = {
+    "state": (222, 228, 236),
+    "end": (150, 158, 170),
+    "here": (213, 94, 0),
+    "edge": (255, 255, 255),
+}
+
+
+class TableEnv(gymnasium.Env):
+    """A table as an environment: observations are states, actions are actions.
+
+    An episode begins in a state drawn from the table's initial distribution, moves by its nominal
+    kernel, and terminates on entering a state that every action leaves as it is and that pays nothing.
+
+    Arguments:
+        model: a `RobustCMDP`, or a name in `hf.environments.MODELS`.
+        render_mode: "ansi" for a line of text, "rgb_array" for a picture of all states in a row or
+            square.
+
+    Example:
+        >>> import gymnasium, holdfast
+        >>> env = gymnasium.make("holdfast/Gambler-v0")
+        >>> balance, _ = env.reset(seed=0, options={"state": 10})
+        >>> balance, reward, terminated, truncated, info = env.step(4)
+        >>> int(balance), reward, terminated, info["cost"] <= 0
+        (5, 0.0, False, True)
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
+
+    def __init__(
+        self, model: RobustCMDP | str = "gambler", render_mode: RenderMode | None = None
+    ) -> None:
+        if isinstance(model, str):
+            if model not in MODELS:
+                raise ValueError(f"model: expected one of {', '.join(MODELS)}, got {model!r}")
+            model = MODELS[model]()
+        _check_render_mode(render_mode, self.metadata)
+        self.model = model
+        self.render_mode = render_mode
+        self.observation_space = spaces.Discrete(model.states)
+        self.action_space = spaces.Discrete(model.actions)
+        kernel = model.transitions
+        if isinstance(kernel, Kernel):
+            self._successors, self._probabilities = kernel.successors, kernel.probabilities
+        else:
+            self._probabilities = kernel
+            self._successors = np.broadcast_to(np.arange(model.states), kernel.shape)
+        shape = self._probabilities.shape
+        signals = [model.reward, *(-c.utility for c in model.constraints)]
+        self._signals = np.stack(
+            [np.broadcast_to(s if s.ndim == 3 else s[..., None], shape) for s in signals]
+        )
+        stays = (self._successors == np.arange(model.states)[:, None, None]) | (
+            self._probabilities == 0
+        )
+        silent = ((self._signals == 0) | (self._probabilities == 0)).all(0)
+        self._ends = (stays & silent).all((1, 2))
+        self._state = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """A state from the initial distribution, or `options["state"]`."""
+        super().reset(seed=seed)
+        if options and "state" in options:
+            state = int(options["state"])
+            if not 0 <= state < self.model.states:
+                raise ValueError(f"state: expected 0 to {self.model.states - 1}, got {state}")
+        else:
+            state = int(self.np_random.choice(self.model.states, p=self.model.initial))
+        self._state = state
+        return state, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        """A step by the nominal kernel."""
+        row = self._probabilities[self._state, int(action)]
+        outcome = int(self.np_random.choice(len(row), p=row))
+        paid = self._signals[:, self._state, int(action), outcome]
+        self._state = int(self._successors[self._state, int(action), outcome])
+        return self._state, float(paid[0]), bool(self._ends[self._state]), False, _costs(paid[1:])
+
+    def render(self) -> str | np.ndarray | None:
+        """The present state among all."""
+        if self.render_mode is None:
+            return None
+        if self.render_mode == "ansi":
+            return f"state {self._state} of {self.model.states}"
+        states = self.model.states
+        side = round(states**0.5)
+        columns = side if side * side == states else states
+        rows = -(-states // columns)
+        picture = np.full((rows * _CELL, columns * _CELL, 3), _COLOURS["edge"], np.uint8)
+        for state in range(states):
+            top, left = (_CELL * place for place in divmod(state, columns))
+            name = "here" if state == self._state else "end" if self._ends[state] else "state"
+            picture[top + 1 : top + _CELL - 1, left + 1 : left + _CELL - 1] = _COLOURS[name]
+        return picture
+
+
+class SimulatorEnv(gymnasium.Env):
+    """A simulator of the deep part as an environment, under its nominal noise.
+
+    Arguments:
+        simulator: an `Environment`, or a name in `hf.environments.SIMULATORS`.
+        render_mode: "rgb_array", for Point Gather only: drawn by a MuJoCo model where MuJoCo is
+            installed, and otherwise as a plot of the way so far.
+
+    Example:
+        >>> import gymnasium, holdfast
+        >>> env = gymnasium.make("holdfast/PointGather-v0")
+        >>> observation, _ = env.reset(seed=0)
+        >>> observation.shape
+        (29,)
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(
+        self, simulator: Environment | str = "point-gather", render_mode: str | None = None
+    ) -> None:
+        if isinstance(simulator, str):
+            if simulator not in SIMULATORS:
+                known = ", ".join(SIMULATORS)
+                raise ValueError(f"simulator: expected one of {known}, got {simulator!r}")
+            simulator = SIMULATORS[simulator]()
+        self.simulator: Environment = simulator
+        _check_render_mode(render_mode, self.metadata)
+        if render_mode is not None and not isinstance(simulator, PointGather):
+            raise ValueError(f"render_mode: {simulator.name} has no picture")
+        self.render_mode = render_mode
+        high = np.full(simulator.observation_size, np.inf, np.float32)
+        self.observation_space = spaces.Box(-high, high)
+        space = simulator.action_space
+        if isinstance(space, Box):
+            low, top = (np.asarray(b, np.float32) for b in (space.low, space.high))
+            self.action_space: Any = spaces.Box(low, top)
+        else:
+            self.action_space = spaces.Discrete(space.count)
+        self._reset = eqx.filter_jit(simulator.reset)
+        self._step = eqx.filter_jit(simulator.step)
+        self._probabilities = eqx.filter_jit(simulator.outcome_probabilities)
+        self._state: Any = None
+        self._drawing: Drawing | None = None
+        # What is plotted: kept only where there are pictures.
+        self._states: list[Any] = []
+        self._records: list[tuple[Any, ...]] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """The beginning of an episode; there are no options."""
+        super().reset(seed=seed, options=options)
+        key = jax.random.PRNGKey(int(self.np_random.integers(2**31)))
+        self._state, observation = self._reset(key)
+        self._states, self._records = [self._state], []
+        return np.asarray(observation, np.float32), {}
+
+    def step(self, action: ArrayLike) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """A step under noise drawn from its nominal distribution."""
+        return self.step_under(action, self._draw(action))
+
+    def step_under(
+        self, action: ArrayLike, disturbance: ArrayLike
+    ) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """A step under a given disturbance."""
+        found = self._step(self._state, jnp.asarray(action), jnp.asarray(disturbance))
+        self._state = found.state
+        if self.render_mode is not None:
+            self._states.append(found.state)
+            self._records.append((np.asarray(action), found.reward, found.costs))
+        return (
+            np.asarray(found.observation, np.float32),
+            float(found.reward),
+            bool(found.terminated),
+            False,
+            _costs(np.asarray(found.costs)),
+        )
+
+    def _draw(self, action: ArrayLike) -> np.ndarray:
+        noise = self.simulator.disturbance
+        if isinstance(noise, GaussianNoise):
+            return self.np_random.standard_normal(noise.size).astype(np.float32)
+        row = np.asarray(self._probabilities(self._state, jnp.asarray(action)), float)
+        return np.asarray(self.np_random.choice(len(row), p=row / row.sum()))
+
+    def render(self) -> np.ndarray | None:
+        """A picture of where things are, or of the episode up to now."""
+        if self.render_mode is None or not isinstance(self.simulator, PointGather):
+            return None
+        if importlib.util.find_spec("mujoco") is None:
+            return self._plot(self.simulator)
+        from holdfast.gym.mujoco import models
+
+        if self._drawing is None:
+            model = models.drawn_gather(models.point(), walls_at=ARENA)
+            self._drawing = models.Drawing(model)
+        pose, objects, present = (
+            np.asarray(leaf)
+            for leaf in (self._state.pose, self._state.objects, self._state.present)
+        )
+        return self._drawing.show(pose, objects, present)
+
+    def _plot(self, simulator: PointGather) -> np.ndarray:
+        from holdfast.report.episode import Episode, picture
+
+        states = jax.tree.map(lambda *leaves: np.stack(leaves), *self._states)
+        steps = len(self._records)
+        actions, rewards, costs = (
+            np.array([record[i] for record in self._records]).reshape(steps, *shape)
+            for i, shape in enumerate(((2,), (), (1,)))
+        )
+        return picture(Episode(simulator, states, actions, rewards, costs))
+
+    def close(self) -> None:
+        """Gives back what the pictures needed."""
+        if self._drawing is not None:
+            self._drawing.close()
+            self._drawing = None
+
+
+def _costs(costs: np.ndarray) -> dict[str, Any]:
+    found: dict[str, Any] = {"costs": np.asarray(costs, np.float64)}
+    if len(costs):
+        found["cost"] = float(costs[0])
+    return found
+
+
+def _check_render_mode(render_mode: str | None, metadata: dict[str, Any]) -> None:
+    if render_mode is not None and render_mode not in metadata["render_modes"]:
+        known = ", ".join(metadata["render_modes"])
+        raise ValueError(f"render_mode: expected one of {known}, got {render_mode!r}")

@@ -1,0 +1,182 @@
+"""Circle: run round a circle, most of which lies where one may not be."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any, Literal, NamedTuple
+
+import mujoco
+import numpy as np
+
+from holdfast._support.arguments import check_whole_number
+from holdfast.gym.mujoco import models
+from holdfast.gym.mujoco.task import Moment, Paid, Rows, Start, Task
+
+DYING = -10.0
+_LOWEST, _HIGHEST = 0.2, 1.0
+_START_SPREAD = 0.1
+
+
+class _Numbers(NamedTuple):
+    target: float
+    limit: float
+    cost_limit: float
+    horizon: int
+    frame_skip: int
+
+
+_ROBOTS = {
+    "point": _Numbers(target=5.0, limit=2.5, cost_limit=20.0, horizon=200, frame_skip=5),
+    "ant": _Numbers(target=10.0, limit=3.0, cost_limit=25.0, horizon=500, frame_skip=5),
+}
+
+
+class Circle(Task):
+    """Fast round a circle about the origin, while |x| stays below a limit.
+
+    *Signals.* At (x, y) with velocity (vx, vy) a step pays (−y·vx + x·vy)/(1 + |√(x² + y²) − target|),
+    and costs 1 where |x| ≥ limit. The velocity is the mean over the step, so that the numerator is twice
+    the area swept a second. Two thirds of the point's circle lie beyond its limit: who runs round it
+    exceeds the cost limit many times over, and who keeps it cuts the circle off on both sides.
+
+    *Point*: a disc of 1 kg with two motors, one that pushes along the heading and one that turns
+    (`models.point`). It starts near the origin with any heading. Observation, 7 numbers: x, y, cosine
+    and sine of the heading, and the three velocities. A step is 0.1 s, an episode 200 steps: about two
+    laps.
+
+    *Ant*: Gymnasium's. It starts near the origin, and falls when its torso leaves 0.2 ≤ z ≤ 1.0: that
+    step pays −10 and ends the episode. Observation, 29 numbers: all positions and velocities. A step is
+    0.05 s, an episode 500 steps.
+
+    Target and limit are the CPO paper's, as are the signals. Ours are the point's physics (the original
+    moves a point without any), its horizon, and both cost limits: 20 steps of the point's 200, 25 of the
+    ant's 500.
+
+    Arguments:
+        robot: "point" or "ant".
+        target: the circle's radius; 5 for the point and 10 for the ant unless given.
+        limit: of |x|; 2.5 and 3 unless given.
+        horizon: steps in an episode.
+
+    Raises:
+        ValueError: another robot, a radius or limit that is not positive, a horizon below 1.
+
+    Example:
+        >>> task = Circle("point")
+        >>> task.name, task.observation_size, task.model.nu, task.cost_limits
+        ('point-circle', 7, 2, (20.0,))
+        >>> bool(task.reset(np.random.default_rng(0)).qpos[0] < 0.1)
+        True
+
+    Reference:
+        Achiam, Held, Tamar and Abbeel, Constrained Policy Optimization (ICML 2017).
+    """
+
+    cost_names = ("outside",)
+    discount = 0.995
+
+    def __init__(
+        self,
+        robot: Literal["point", "ant"] = "point",
+        *,
+        target: float | None = None,
+        limit: float | None = None,
+        horizon: int | None = None,
+    ) -> None:
+        if robot not in _ROBOTS:
+            raise ValueError(f"robot: expected {' or '.join(_ROBOTS)}, got {robot!r}")
+        defaults = _ROBOTS[robot]
+        self.robot = robot
+        self.name = f"{robot}-circle"
+        self.target = _positive("target", defaults.target if target is None else target)
+        self.limit = _positive("limit", defaults.limit if limit is None else limit)
+        self.horizon = defaults.horizon if horizon is None else horizon
+        check_whole_number("horizon", self.horizon, least=1)
+        self.frame_skip = defaults.frame_skip
+        self.cost_limits = (defaults.cost_limit,)
+        self.model = self._spec().compile()
+        self.observation_size = 7 if robot == "point" else self.model.nq + self.model.nv
+
+    def _spec(self) -> mujoco.MjSpec:
+        return models.point() if self.robot == "point" else models.ant()
+
+    def reset(self, generator: np.random.Generator) -> Start:
+        """Near the origin; the point with any heading and at rest."""
+        memory = np.zeros(0)
+        if self.robot == "ant":
+            qpos, qvel = ant_start(self.model, generator)
+            return Start(qpos, qvel, memory)
+        place = generator.uniform(-_START_SPREAD, _START_SPREAD, 2)
+        heading = generator.uniform(-math.pi, math.pi)
+        return Start(np.array([*place, heading]), np.zeros(3), memory)
+
+    def observe(self, now: Moment, memory: Rows) -> Rows:
+        """All positions and velocities; the point's heading as cosine and sine."""
+        del memory
+        if self.robot == "ant":
+            return np.concatenate([now.qpos, now.qvel], axis=1)
+        place, heading = now.qpos[:, :2], now.qpos[:, 2:]
+        return np.concatenate([place, np.cos(heading), np.sin(heading), now.qvel], axis=1)
+
+    def pay(self, before: Moment, after: Moment, actions: Rows, memory: Rows) -> Paid:
+        """Twice the swept area a second, less the farther from the circle; cost 1 beyond the limit."""
+        del actions
+        x, y = after.qpos[:, 0], after.qpos[:, 1]
+        vx, vy = ((after.qpos - before.qpos)[:, :2] / self.dt).T
+        distance = np.hypot(x, y)
+        reward = (x * vy - y * vx) / (1 + np.abs(distance - self.target))
+        fallen = np.zeros(len(x), bool)
+        if self.robot == "ant":
+            fallen = has_fallen(after)
+            reward = np.where(fallen, DYING, reward)
+        return Paid(
+            reward=reward,
+            costs=(np.abs(x) >= self.limit).astype(float)[:, None],
+            terminated=fallen,
+            memory=memory,
+            info={
+                "x_position": x,
+                "y_position": y,
+                "x_velocity": vx,
+                "y_velocity": vy,
+                "distance_from_origin": distance,
+            },
+        )
+
+    def drawn_model(self) -> mujoco.MjModel:
+        """The robot, the circle, and the two lines; the camera follows an ant."""
+        followed = "torso" if self.robot == "ant" else None
+        return models.drawn_circle(self._spec(), self.target, self.limit, followed=followed)
+
+    def objects(self, memory: np.ndarray) -> None:
+        """There are none."""
+        del memory
+
+
+def ant_start(
+    model: mujoco.MjModel, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and velocities of an ant that stands near the origin, a little out of its pose.
+
+    By as much as Point Gather's point is out of its own. The pose is the one that the model's file
+    names: Gymnasium's own environment starts with straight legs, outside the range of its joints.
+    """
+    (address,) = model.numeric("init_qpos").adr
+    qpos = model.numeric_data[address : address + model.nq].copy()
+    qpos += 0.01 * generator.standard_normal(model.nq)
+    qpos[3:7] /= np.linalg.norm(qpos[3:7])
+    return qpos, 0.1 * generator.standard_normal(model.nv)
+
+
+def has_fallen(now: Moment) -> np.ndarray:
+    """Which ants' torsos are too low or too high, or whose physics has gone astray."""
+    height = now.qpos[:, 2]
+    finite = np.isfinite(now.qpos).all(axis=1) & np.isfinite(now.qvel).all(axis=1)
+    return ~(finite & (height >= _LOWEST) & (height <= _HIGHEST))
+
+
+def _positive(name: str, value: Any) -> float:
+    if not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
+        raise ValueError(f"{name}: expected a positive number, got {value!r}")
+    return float(value)

@@ -1,0 +1,1 @@
+"""Robust constrained MDPs: kernels, constraints, files, and the padded tables computed on."""

@@ -1,0 +1,1 @@
+"""Disturbance kernels and adversaries."""

@@ -1,0 +1,241 @@
+"""Policy and critics: small networks that work on any number of leading axes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, Protocol, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from holdfast._support.devices import device_count
+from holdfast.simulators.environment import Box, Discrete
+
+_CLIP = 10.0  # normalised inputs beyond this say no more
+
+
+class MLP(eqx.Module):
+    """Affine layers with tanh between them; with no hidden layer, one affine function."""
+
+    weights: tuple[Float[Array, "inner outer"], ...]
+    biases: tuple[Float[Array, " outer"], ...]
+
+    @classmethod
+    def create(cls, key: PRNGKeyArray, sizes: tuple[int, ...], *, last_scale: float = 1.0) -> Self:
+        """Weights drawn with variance one over the number of inputs; the last layer's times a scale."""
+        # All numbers in one draw: every generator has to be compiled.
+        drawn = jax.random.normal(key, (sum(i * o for i, o in itertools.pairwise(sizes)),))
+        weights, biases, start = [], [], 0
+        for i, (inner, outer) in enumerate(itertools.pairwise(sizes)):
+            scale = (last_scale if i == len(sizes) - 2 else 1.0) / math.sqrt(inner)
+            weights.append(scale * drawn[start : start + inner * outer].reshape(inner, outer))
+            biases.append(jnp.zeros(outer))
+            start += inner * outer
+        return cls(tuple(weights), tuple(biases))
+
+    def __call__(self, x: Float[Array, "*rows inner"]) -> Float[Array, "*rows outer"]:
+        """The network's output."""
+        rows = x.shape[:-1]
+        # A CPU's products of two axes are its quickest. Over devices, joining axes moves episodes.
+        if device_count() == 1:
+            x = x.reshape(math.prod(rows), x.shape[-1])
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = jnp.tanh(x @ weight + bias)
+        x = x @ self.weights[-1] + self.biases[-1]
+        return x.reshape(*rows, x.shape[-1])
+
+
+class Normaliser(eqx.Module):
+    """Running mean and spread of vectors, for inputs of about unit scale."""
+
+    mean: Float[Array, " size"]
+    square: Float[Array, " size"]
+    count: Float[Array, ""]
+
+    @classmethod
+    def create(cls, size: int) -> Self:
+        """One that has seen nothing and changes nothing."""
+        return cls(jnp.zeros(size), jnp.ones(size), jnp.zeros(()))
+
+    def __call__(self, x: Float[Array, "*rows size"]) -> Float[Array, "*rows size"]:
+        """The vectors in units of the spread, from the mean."""
+        return jnp.clip((x - self.mean) / self.spread, -_CLIP, _CLIP)
+
+    @property
+    def spread(self) -> Float[Array, " size"]:
+        """Standard deviations, kept off zero."""
+        return jnp.sqrt(self.square + 1e-6)
+
+    def updated(self, x: Float[Array, "*rows size"], weight: Float[Array, "*rows"]) -> Self:
+        """With more vectors seen; those of weight zero do not count."""
+        total = weight.sum()
+        weight, axes = weight[..., None], tuple(range(x.ndim - 1))
+        mean = (weight * x).sum(axes) / jnp.maximum(total, 1.0)
+        square = (weight * (x - mean) ** 2).sum(axes) / jnp.maximum(total, 1.0)
+        share = total / jnp.maximum(self.count + total, 1.0)
+        gap = mean - self.mean
+        return type(self)(
+            self.mean + share * gap,
+            (1 - share) * self.square + share * square + share * (1 - share) * gap**2,
+            self.count + total,
+        )
+
+
+class Distribution(Protocol):
+    """Of actions, in the policy's own units."""
+
+    def draw(self, noise: Array) -> Array:
+        """Actions made of the noise that `Policy.noise` gives."""
+
+    def mode(self) -> Array:
+        """The most likely actions."""
+
+    def log_density(self, action: Array) -> Array:
+        """Of given actions."""
+
+    def divergence(self, other: Any) -> Array:
+        """KL(self‖other), row by row."""
+
+    def metric(self, tangent: Any) -> Any:
+        """The Fisher matrix of the distribution's own parameters, times a tangent."""
+
+
+class Gaussian(eqx.Module):
+    """Independent normal numbers."""
+
+    mean: Float[Array, "*rows size"]
+    log_std: Float[Array, "*rows size"]
+
+    def draw(self, noise: Float[Array, "*rows size"]) -> Float[Array, "*rows size"]:
+        """Mean plus noise times the standard deviation."""
+        return self.mean + jnp.exp(self.log_std) * noise
+
+    def mode(self) -> Float[Array, "*rows size"]:
+        """The mean."""
+        return self.mean
+
+    def log_density(self, action: Float[Array, "*rows size"]) -> Float[Array, "*rows"]:
+        """Of given actions."""
+        z = (action - self.mean) * jnp.exp(-self.log_std)
+        return (-0.5 * z**2 - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def divergence(self, other: Gaussian) -> Float[Array, "*rows"]:
+        """KL(self‖other), row by row."""
+        ratio = jnp.exp(2 * (self.log_std - other.log_std))
+        shift = ((self.mean - other.mean) * jnp.exp(-other.log_std)) ** 2
+        return 0.5 * (ratio + shift - 1 - 2 * (self.log_std - other.log_std)).sum(-1)
+
+    def metric(self, tangent: Gaussian) -> Gaussian:
+        """1/σ² for the mean, 2 for log σ."""
+        return Gaussian(tangent.mean * jnp.exp(-2 * self.log_std), 2 * tangent.log_std)
+
+
+class Categorical(eqx.Module):
+    """Of whole numbers."""
+
+    logits: Float[Array, "*rows count"]
+
+    def draw(self, noise: Float[Array, "*rows count"]) -> Int[Array, "*rows"]:
+        """The largest of logits plus Gumbel noise."""
+        return jnp.argmax(self.logits + noise, axis=-1)
+
+    def mode(self) -> Int[Array, "*rows"]:
+        """The most likely."""
+        return jnp.argmax(self.logits, axis=-1)
+
+    def log_density(self, action: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
+        """Of given actions."""
+        logs = jax.nn.log_softmax(self.logits)
+        return (logs * jax.nn.one_hot(action, logs.shape[-1])).sum(-1)
+
+    def divergence(self, other: Categorical) -> Float[Array, "*rows"]:
+        """KL(self‖other), row by row."""
+        mine, theirs = jax.nn.log_softmax(self.logits), jax.nn.log_softmax(other.logits)
+        return (jnp.exp(mine) * (mine - theirs)).sum(-1)
+
+    def metric(self, tangent: Categorical) -> Categorical:
+        """diag(p) − ppᵀ."""
+        p = jax.nn.softmax(self.logits)
+        # Not p·(t − Σpt): mapped over several tangents, jaxlib 0.10.2 compiles that to wrong numbers on
+        # a CPU from some thousands of rows on (jax-ml/jax#39103).
+        weighted = p * tangent.logits
+        return Categorical(weighted - p * weighted.sum(-1, keepdims=True))
+
+
+class Policy(eqx.Module):
+    """A network that gives a distribution of actions.
+
+    A continuous action is drawn in units in which the action space's box is [−1, 1], with a standard
+    deviation that does not depend on the state and starts at one.
+    """
+
+    network: MLP
+    log_std: Float[Array, " size"] | None
+    space: Box | Discrete = eqx.field(static=True)
+
+    @classmethod
+    def create(
+        cls, key: PRNGKeyArray, inputs: int, hidden: tuple[int, ...], space: Box | Discrete
+    ) -> Self:
+        """Nearly the same distribution everywhere: the last layer starts small."""
+        outputs = space.size if isinstance(space, Box) else space.count
+        log_std = jnp.zeros(outputs) if isinstance(space, Box) else None
+        return cls(MLP.create(key, (inputs, *hidden, outputs), last_scale=0.01), log_std, space)
+
+    def distribution(self, inputs: Float[Array, "*rows inputs"]) -> Gaussian | Categorical:
+        """Of actions, given normalised observations."""
+        outputs = self.network(inputs)
+        if self.log_std is None:
+            return Categorical(outputs)
+        return Gaussian(outputs, jnp.broadcast_to(self.log_std, outputs.shape))
+
+    def noise(self, key: PRNGKeyArray, rows: int) -> Float[Array, "rows size"]:
+        """What `Distribution.draw` needs, for so many rows."""
+        if isinstance(self.space, Box):
+            return jax.random.normal(key, (rows, self.space.size))
+        return jax.random.gumbel(key, (rows, self.space.count))
+
+    def rebased(self, old: Normaliser, new: Normaliser) -> Self:
+        """The same function of raw observations, whose inputs the new normaliser makes.
+
+        So the policy moves in the trust region alone, and not also when the normaliser learns. (Inputs
+        that are clipped, ten spreads away, are the exception.)
+        """
+        was, now = old.spread, new.spread
+        first, bias = self.network.weights[0], self.network.biases[0]
+        network = MLP(
+            (first * (now / was)[:, None], *self.network.weights[1:]),
+            (bias + ((new.mean - old.mean) / was) @ first, *self.network.biases[1:]),
+        )
+        return type(self)(network, self.log_std, self.space)
+
+    def to_environment(self, action: Array) -> Array:
+        """An action in the environment's units."""
+        if isinstance(self.space, Discrete) or not self.space.is_bounded:
+            return action
+        low, high = jnp.asarray(self.space.low), jnp.asarray(self.space.high)
+        return (low + high) / 2 + (high - low) / 2 * action
+
+
+class Critic(eqx.Module):
+    """The value of one signal under its own kernel, from the features and the clock.
+
+    The network works in units of the returns seen so far.
+    """
+
+    network: MLP
+    returns: Normaliser
+
+    @classmethod
+    def create(cls, key: PRNGKeyArray, inputs: int, hidden: tuple[int, ...]) -> Self:
+        """One that says nearly zero everywhere."""
+        network = MLP.create(key, (inputs, *hidden, 1), last_scale=0.01)
+        return cls(network, Normaliser.create(1))
+
+    def __call__(self, inputs: Float[Array, "*rows inputs"]) -> Float[Array, "*rows"]:
+        """The value."""
+        mean, std = self.returns.mean[0], jnp.sqrt(self.returns.square[0])
+        return mean + std * self.network(inputs)[..., 0]

@@ -1,0 +1,1 @@
+"""The local model of an update and its line search."""

@@ -1,0 +1,1 @@
+"""Training state, loop, checkpoints and run folders."""

@@ -1,0 +1,1 @@
+"""Upper bounds, critical factors and bounds of a step."""

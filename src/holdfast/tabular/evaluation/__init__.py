@@ -1,0 +1,1 @@
+"""Values, occupancies and worst cases of a policy."""

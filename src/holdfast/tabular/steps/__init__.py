@@ -1,0 +1,1 @@
+"""Policy steps: improve, project, both at once, recover."""

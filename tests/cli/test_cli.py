@@ -1,0 +1,499 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import holdfast as hf
+from holdfast.cli import main as cli
+from holdfast.experiments import compilation_cache
+
+TIMID = np.eye(8)[np.zeros(17, int)]  # always stakes 1, and is feasible
+BOLD = np.eye(8)[np.full(17, 7)]  # always stakes all, and is not
+
+
+@pytest.fixture
+def main(monkeypatch, tmp_path):
+    """The command line in an empty folder; JAX's settings in this process stay as they are."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compilation_cache, "use_compilation_cache", lambda: None)
+    return lambda command: cli.main(command.split())
+
+
+def call(*arguments, **environment):
+    """The command line in a process of its own, as a user calls it."""
+    code = "import sys; from holdfast.cli.main import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "taught"),
+    [
+        (["--help"], "holdfast reproduce gambler --seeds 1"),
+        (["reproduce", "--help"], "holdfast reproduce gambler n-chain --seeds 2"),
+        (["solve", "--help"], "Exit codes: 0 the policy is feasible, 3 it is not"),
+        (["certify", "--help"], "Exit codes: 0 the policy is feasible, 3 it is not"),
+        (["train", "--help"], "holdfast train point-gather --algorithm rcpo --radius 0.2"),
+        (["stress", "--help"], "holdfast stress runs/train/point-gather-rcpo-radius-0.2"),
+        (["bench", "--help"], "holdfast bench my-experiment.toml --out runs/mine"),
+        (["report", "--help"], "holdfast report runs/train --serve"),
+        (["--version"], f"holdfast {hf.__version__}"),
+    ],
+)
+def test_help_teaches_and_imports_nothing_heavy(arguments, taught):
+    code = (
+        "import sys\n"
+        "from holdfast.cli.main import main\n"
+        "try:\n"
+        "    code = main()\n"
+        "except SystemExit as stop:\n"
+        "    code = stop.code\n"
+        "heavy = ('jax', 'scipy', 'matplotlib', 'equinox', 'mujoco')\n"
+        "print('imported:', [name for name in heavy if name in sys.modules])\n"
+        "sys.exit(code)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0
+    assert taught in found.stdout
+    assert found.stdout.splitlines()[-1] == "imported: []"
+
+
+def bad_inputs(folder):
+    (folder / "file").write_text("in the way")
+    (folder / "damaged.npz").write_bytes(b"PK\x03\x04 and no more")
+    np.save(folder / "timid.npy", TIMID)
+    np.save(folder / "small.npy", TIMID[:3])
+    np.save(folder / "negative.npy", TIMID - 1)
+    return {
+        "reproduce gambler casino": "'casino'",
+        "reproduce gambler --seeds 0": "seeds",
+        "reproduce gambler --iterations -3": "iterations",
+        "reproduce gambler --engine steam": "'steam'",
+        "bench papr": "did you mean paper?",
+        "bench missing.toml": "missing.toml",
+        "bench paper --seeds 0": "seeds",
+        "bench paper --workers -1": "workers",
+        "bench paper --engine steam": "'steam'",
+        "bench paper --address here": "address",
+        "bench paper --out file": "file",
+        "bench paper --out nowhere://x": "nowhere://x",
+        "reproduce gambler --out file": "file",
+        "reproduce gambler --out file/deeper": "file",
+        "solve casino": "casino",
+        "solve missing.npz": "missing.npz",
+        "solve damaged.npz": "damaged.npz",
+        "solve gambler --algorithm magic": "'magic'",
+        "solve gambler --step sideways": "'sideways'",
+        "solve gambler --safeguard prayer": "'prayer'",
+        "solve gambler --iterations 0": "iterations",
+        "solve gambler --trust-region -1": "trust_region",
+        "solve gambler --seed -1": "seed",
+        "solve gambler --out file": "file",
+        "solve gambler --set magic --radius 0.1": "'magic'",
+        "solve gambler --set kl": "radius",
+        "solve gambler --radius -1": "radius",
+        "solve gambler --set interval --radius 1": "interval",
+        "solve gambler --set kl --radius 0.1 --within-support": "within_support",
+        "solve gambler --within-support": "within_support",
+        "solve gambler --set kl --radius 0.1 --metric file": "metric",
+        "solve gambler --set wasserstein --radius 0.1": "metric",
+        "solve gambler --set wasserstein --radius 0.1 --metric missing.npy": "missing.npy",
+        "solve gambler --set wasserstein --radius 0.1 --metric timid.npy": "metric",
+        "solve gambler --set total-variation --radius 0.1": "reward",
+        "solve gambler --nodes 10": "nodes",
+        "solve gambler --settings dual_step=1": "settings",
+        "solve gambler --algorithm rpd --settings dual_step": "dual_step",
+        "solve gambler --algorithm rpd --settings dual_stpe=1": "dual_stpe",
+        "solve gambler --algorithm rpd --settings dual_step=-1": "dual_step",
+        "solve gambler --algorithm rpd --settings dual_step=1 dual_step=2": "twice",
+        "solve gambler --algorithm rpd --trust-region 0.1": "trust_region",
+        "solve gambler --certify --nodes -1": "nodes",
+        "certify gambler timid.npy --nodes -1": "nodes",
+        "certify gambler timid.npy --out file/deeper/c.json": "file",
+        "certify frozen-lake timid.npy": "timid.npy",
+        "certify casino timid.npy": "casino",
+        "certify gambler missing.npy": "missing.npy",
+        "certify gambler damaged.npz": "damaged.npz",
+        "certify gambler small.npy": "small.npy",
+        "certify gambler negative.npy": "policy",
+        "train casino": "'casino'",
+        "train n-chain --algorithm magic": "'magic'",
+        "train n-chain --algorithm pcpo --radius 0.2": "radius",
+        "train n-chain --radius -1": "radius",
+        "train n-chain --cost-limit 1 2": "cost_limit",
+        "train n-chain --iterations 0": "iterations",
+        "train n-chain --batch-size 0": "batch_size",
+        "train n-chain --limit-on week": "limit_on",
+        "train n-chain --seeds 0": "seeds",
+        "train n-chain --seeds 2 --seed 1": "seed",
+        "train n-chain --seed -1": "seed",
+        "train n-chain --discount 2": "discount",
+        "train n-chain --adversary.kernel gaussian-mixture": "kernel",
+        "train n-chain --out file": "file",
+        "train n-chain --out file/deeper": "file",
+        "train n-chain --video film.avi": "'film.avi'",
+        "train n-chain --video file/film.gif": "file",
+        "train linear-gaussian --cost-limit 40 --video film.gif": "has no picture",
+        "train n-chain --cost money": "cost: n-chain has its own",
+        "train n-chain --speed-limit 2": "speed_limit: n-chain has its own",
+        "train n-chain --channel actions": "channel: n-chain has its own",
+        "train CartPole-v1 --cost money --speed-limit 2": "speed_limit",
+        "train CartPole-v1 --channel wind": "'wind'",
+        "stress missing": "missing",
+        "stress file": "file",
+        "stress .": "holds no training run",
+        "stress file --parameters speed": "parameters",
+        "stress file --parameters speed=fast": "parameters",
+        "stress file --out file": "file",
+    }
+
+
+def test_bad_input_is_refused_in_one_sentence_before_any_work(main, tmp_path, capsys):
+    for command, named in bad_inputs(tmp_path).items():
+        before = sorted(tmp_path.rglob("*"))
+        assert main(command) == 2, command
+        out, err = capsys.readouterr()
+        assert out == "", command
+        assert err.startswith("holdfast: "), command
+        assert named in err, command
+        assert err.count("\n") == 1, command
+        assert sorted(tmp_path.rglob("*")) == before, command
+
+
+@pytest.mark.parametrize("command", ["", "sove gambler", "solve", "reproduce --seeds many"])
+def test_what_cannot_be_parsed_is_refused_too(main, command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(command)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err != ""
+
+
+def test_a_folder_without_permission_is_refused(main, tmp_path, monkeypatch, capsys):
+    # By the system's own answer, since a test that runs as root may write everywhere.
+    (tmp_path / "locked").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "locked")
+    assert main("reproduce gambler --out locked/run") == 2
+    assert capsys.readouterr().err == (
+        "holdfast: locked/run: cannot be written to, permission denied\n"
+    )
+
+
+def test_an_interrupt_exits_with_130_and_says_how_to_go_on(main, monkeypatch, capsys):
+    from holdfast.experiments import runner
+
+    def interrupted(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", interrupted)
+    assert main("reproduce gambler") == 130
+    assert "the same command goes on" in capsys.readouterr().err
+
+
+def test_reproduce_end_to_end(main, tmp_path, capsys):
+    command = "reproduce gambler --seeds 1 --iterations 3 --out runs/quick"
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert len(err.splitlines()) == 4
+    assert "seeds 1 instead of 5, iterations 3 instead of 200" in out
+    assert "claims: runs/quick/claims.md" in out
+    assert str(tmp_path) not in out
+    folder = tmp_path / "runs" / "quick"
+    assert {path.name for path in folder.iterdir()} >= {
+        "gambler",
+        "claims.md",
+        "claims.json",
+        "experiment.json",
+        "table.md",
+        "timings.csv",
+    }
+    with (folder / "gambler" / "data.csv").open(newline="") as file:
+        data = list(csv.DictReader(file))
+    assert len(data) == 4 * 4
+    # All four start from the policy that the seed draws.
+    assert len({row["reward"] for row in data if row["iteration"] == "0"}) == 1
+    records = json.loads((folder / "claims.json").read_text())["claims"]
+    holds = {record["statement"]: record["holds"] for record in records}
+    assert holds["RVI violates the constraint."]
+    for path in folder.rglob("*.*"):
+        assert str(tmp_path).encode() not in path.read_bytes()
+
+    data_before = (folder / "gambler" / "data.csv").read_bytes()
+    assert main(command) == 0
+    assert capsys.readouterr().err == "[4/4] 4 kept from an earlier run\n"
+    assert (folder / "gambler" / "data.csv").read_bytes() == data_before
+
+
+def test_bench_tells_what_failed_and_keeps_the_rest(main, tmp_path, capsys, monkeypatch):
+    solve = hf.solve
+    monkeypatch.setattr(
+        hf, "solve", lambda *given, **rest: solve(*given, **rest) if given[1] == "rvi" else 1 / 0
+    )
+    (tmp_path / "mine.toml").write_text(
+        'environments = ["gambler"]\nalgorithms = ["rvi", "rcpo"]\nseeds = 1\n'
+        "[environment.gambler]\ngoal = 4\n"
+    )
+    assert main("bench mine.toml --engine inline --iterations 2") == 1
+    out, err = capsys.readouterr()
+    assert "gambler rcpo failed for good: ZeroDivisionError" in err
+    assert "gambler rcpo failed 3 times, at last so:\nTraceback" in out
+    assert "│ RVI" in out
+    assert "written to runs/bench/mine" in out
+    assert (tmp_path / "runs/bench/mine/table.csv").is_file()
+
+
+def test_solve_writes_a_folder_that_certify_reads(main, tmp_path, capsys):
+    hf.environments.gambler().save("model.npz")
+    assert main("solve model.npz --iterations 3 --seed 2 --out run") == 0
+    out = capsys.readouterr().out
+    assert "RCPO: feasible" in out
+    assert "≥ 2.5" in out
+    assert "written to run" in out
+    names = {"policy.npz", "history.csv", "solution.json", "model.npz"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == names
+
+    solution = json.loads(Path("run/solution.json").read_text())
+    settings = {"environment": "model.npz", "algorithm": "rcpo", "seed": 2, "iterations": 3}
+    assert settings.items() <= solution["settings"].items()
+    with Path("run/history.csv").open(newline="") as file:
+        history = list(csv.DictReader(file))
+    assert len(history) == 4
+    assert float(history[-1]["reward"]) == solution["reward"]["worst"]
+    assert float(history[-1]["utility"]) == pytest.approx(solution["constraints"][0]["worst"])
+
+    assert main("certify run run --json") == 0
+    certificate = json.loads(capsys.readouterr().out)
+    assert certificate["feasible"] is True
+    assert certificate["reward"]["worst"] == pytest.approx(solution["reward"]["worst"])
+
+
+def test_solve_with_settings_of_the_algorithm(main, tmp_path, capsys):
+    arguments = "--algorithm cup --settings robust=true policy_step=0.5 largest_multiplier=7"
+    assert main(f"solve gambler {arguments} --iterations 2 --out run") in (0, 3)
+    written = json.loads((tmp_path / "run" / "solution.json").read_text())
+    expected = {"robust": True, "policy_step": 0.5, "largest_multiplier": 7}
+    assert written["settings"]["settings"] == expected
+
+
+def test_the_help_of_solve_names_every_algorithm():
+    from holdfast.cli.solve import Solve
+    from holdfast.tabular.algorithms import ALGORITHMS
+
+    source = Path(sys.modules[Solve.__module__].__file__).read_text()
+    assert f"One of {', '.join(ALGORITHMS)}." in source
+
+
+def test_solve_with_another_set_and_a_certificate(main, capsys):
+    arguments = "--set total-variation --radius 0.05 --within-support"
+    assert main(f"solve gambler {arguments} --iterations 3 --certify --nodes 2 --out run") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("RCPO: feasible in the worst case")
+    assert "no policy that keeps the constraints has a worst-case reward over" in out
+    certificate = json.loads(Path("run/certificate.json").read_text())
+    assert 0 < certificate["gap"] < 1
+    assert certificate["critical_factor"] >= 1
+    settings = json.loads(Path("run/solution.json").read_text())["settings"]
+    assert settings["uncertainty"] == {
+        "set": "total-variation",
+        "radius": 0.05,
+        "within_support": True,
+    }
+
+    # The folder's model carries the set; a larger radius of the same kind breaks the policy.
+    assert main("certify run run --no-bound --json --out again.json") == 0
+    again = json.loads(Path("again.json").read_text())
+    assert again["reward"] == certificate["reward"]
+    assert again["upper_bound"] == "inf"
+    capsys.readouterr()
+    radius = 1.01 * 0.05 * certificate["critical_factor"]
+    assert main(f"certify run run --radius {radius} --no-bound") == 3
+
+
+def test_solve_says_by_its_exit_code_that_nothing_feasible_was_found(main, tmp_path, capsys):
+    hf.environments.gambler(threshold=100.0).save("greedy.npz")
+    assert main("solve greedy.npz --iterations 3 --safeguard none") == 3
+    out = capsys.readouterr().out
+    assert "infeasible" in out
+    assert "could reach, in the worst case: 6.45" in out
+    folder = tmp_path / "runs" / "solve" / "greedy-rcpo-seed-0"
+    solution = json.loads((folder / "solution.json").read_text())
+    assert solution["status"] == "infeasible"
+    assert solution["settings"]["safeguard"] is None
+
+
+@pytest.mark.parametrize(("policy", "code"), [(TIMID, 0), (BOLD, 3)])
+def test_certify_says_by_its_exit_code_whether_it_is_feasible(main, capsys, policy, code):
+    np.save("policy.npy", policy)
+    assert main("certify gambler policy.npy") == code
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("feasible" if code == 0 else "NOT feasible")
+
+
+TRAIN = "train n-chain --algorithm pcpo --limit-on discounted --batch-size 180 --seeds 2"
+
+
+def test_train_writes_a_folder_that_stress_reads(main, tmp_path, capsys):
+    command = f"{TRAIN} --iterations 4"
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert "n-chain, PCPO, minus utility ≤ -6: the last iteration" in out
+    assert "mean" in out
+    assert "written to runs/train/n-chain-pcpo\n" in out
+    assert str(tmp_path) not in out
+    lines = err.splitlines()
+    assert lines[0] == "n-chain, PCPO, minus utility ≤ -6: 4 iterations, 2 seeds"
+    assert [line[:5] for line in lines[1:]] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
+    assert "2 of 2 seeds within); KL 0.0" in lines[-1]
+    folder = tmp_path / "runs" / "train" / "n-chain-pcpo"
+    assert hf.load(folder / "agent-1.safetensors").environment.name == "n-chain"
+
+    assert main(command) == 0
+    again = capsys.readouterr()
+    assert again.out == out
+    assert again.err.splitlines()[1:] == ["all of them were done before"]
+
+    assert main(f"{TRAIN} --iterations 5") == 0
+    assert capsys.readouterr().err.splitlines()[1] == "going on from iteration 4"
+    assert main(f"{TRAIN} --iterations 5 --cost-limit -1000") == 2
+    assert "limits [-6.0], not [-1000.0]" in capsys.readouterr().err
+
+    # What was measured at the end decides the exit code.
+    metrics = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    rows[-1]["costs"] = [-5.9]
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(f"{TRAIN} --iterations 5") == 3
+    assert "over a limit: seed 1\n" in capsys.readouterr().out
+
+    few = "--radii 0 --episodes 20 --restarts 1 --updates 1"
+    assert main(f"stress runs/train/n-chain-pcpo {few}") == 0
+    found = capsys.readouterr().out
+    assert "n-chain, pcpo-0, pcpo-1: mean over 20 episodes" in found
+    assert "critical radius of minus utility" in found
+    assert "written to runs/train/n-chain-pcpo/stress.json\n" in found
+    assert main(f"stress runs/train/n-chain-pcpo/agent-1.safetensors {few} --json --out new") == 0
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == json.loads(Path("new/stress.json").read_text())
+    assert json.loads(printed)["agents"] == ["pcpo-1"]
+
+
+def test_train_films_an_episode(main, capsys):
+    few = f"{TRAIN} --iterations 1 --out run"
+    assert main(f"{few} --video film.gif elsewhere/film.gif") in (0, 3)
+    out = capsys.readouterr().out
+    assert "filmed in run/film.gif\nfilmed in elsewhere/film.gif\n" in out
+    films = [Path(name).read_bytes() for name in ("run/film.gif", "elsewhere/film.gif")]
+    assert films[0] == films[1]
+    with Image.open("run/film.gif") as image:
+        assert image.size == (40 * 24, 24)
+        assert image.n_frames > 1
+        first = np.asarray(image.convert("RGB"))
+        image.seek(1)
+        assert not np.array_equal(first, np.asarray(image.convert("RGB")))
+    assert main(f"{few} --video") in (0, 3)  # under a name of its own
+    assert "filmed in run/episode.mp4\n" in capsys.readouterr().out
+    assert b"ftyp" in Path("run/episode.mp4").read_bytes()[:16]
+
+
+def test_an_mp4_that_nothing_can_write_is_refused_before_any_work(main, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert main("train n-chain --video film.mp4") == 2
+    assert "pip install holdfast[video]" in capsys.readouterr().err
+    assert not list(Path().iterdir())
+
+
+def test_what_is_said_of_a_gymnasium_environment_reaches_it(main, monkeypatch):
+    asked = []
+
+    def disturb(environment, **options):
+        asked.append((environment, options))
+        raise ValueError("enough")
+
+    monkeypatch.setattr(hf, "disturb", disturb)
+    monkeypatch.setattr(hf, "speed_limit", lambda speed: ("speed", speed))
+    start = ["train", "some/Robot-v1"]
+    assert cli.main([*start, "--channel", "actions 0.1", "--channel", "force torso 20"]) == 2
+    assert cli.main([*start, "--speed-limit", "2"]) == 2
+    assert cli.main([*start, "--cost", "money"]) == 2
+    assert [environment for environment, _ in asked] == ["some/Robot-v1"] * 3
+    first, second, third = (options for _, options in asked)
+    assert list(first) == ["channel"]
+    assert [each.describe()["kind"] for each in first["channel"]] == ["Actions", "Force"]
+    assert second == {"cost": ("speed", 2.0)}
+    assert third == {"cost": "money"}
+
+
+def test_a_simulator_that_fails_is_a_sentence_and_exit_code_1(main, capsys, monkeypatch):
+    from holdfast.simulators.training import loop
+
+    def broken(run, out, progress):
+        raise hf.TrainingError("n-chain returned something that is not a finite number")
+
+    monkeypatch.setattr(loop.Run, "train", broken)
+    assert main(TRAIN) == 1
+    err = capsys.readouterr().err
+    assert (
+        err.splitlines()[-1] == "holdfast: n-chain returned something that is not a finite number"
+    )
+
+
+def test_an_interrupted_training_says_how_to_go_on(main, capsys, monkeypatch):
+    from holdfast.simulators.training import loop
+
+    def interrupted(run, out, progress):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.Run, "train", interrupted)
+    assert main(TRAIN) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+
+
+def test_the_command_line_keeps_compiled_programs(tmp_path):
+    np.save(tmp_path / "policy.npy", TIMID)
+    arguments = ("certify", "gambler", str(tmp_path / "policy.npy"))
+    outside = {"JAX_COMPILATION_CACHE_DIR": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    first = call(*arguments, **outside)
+    assert first.returncode == 0, first.stderr
+    kept = sorted((tmp_path / "cache" / "holdfast" / "jax").rglob("*-cache"))
+    assert kept
+    assert call(*arguments, **outside).stdout == first.stdout
+    assert sorted((tmp_path / "cache" / "holdfast" / "jax").rglob("*-cache")) == kept
+
+
+@pytest.fixture
+def jax_settings(monkeypatch):
+    """What would be set in JAX, without setting it."""
+    import jax
+
+    settings: dict[str, object] = {}
+    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    return settings
+
+
+def test_a_cache_that_the_user_chose_is_kept(jax_settings, monkeypatch, tmp_path):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "mine"))
+    assert compilation_cache.use_compilation_cache() == tmp_path / "mine"
+    assert "jax_compilation_cache_dir" not in jax_settings
+    assert jax_settings["jax_persistent_cache_min_compile_time_secs"] == 0
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(jax_settings, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert compilation_cache.use_compilation_cache() is None
+    assert jax_settings == {"jax_enable_compilation_cache": False}

@@ -1,0 +1,99 @@
+"""An adversary is only worth what it finds: learned worst cases against exact ones."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import holdfast as hf
+from holdfast.environments.linear_gaussian import LinearGaussian
+from holdfast.environments.table_simulator import TableSimulator
+from holdfast.simulators.certificates.attack import Frozen, played_length, train_attackers, watch
+from holdfast.simulators.policy.networks import Policy
+from holdfast.simulators.training.rollout import Signal
+from holdfast.simulators.training.settings import AdversarySettings
+
+JUDGED_ON = 5_000
+# Some standard errors of the mean of that many returns, as a share of the drops.
+SAMPLING_ERROR = {"linear-gaussian": 0.03, "gambler": 0.06, "n-chain": 0.12}
+
+
+def values_left(env, policy, discount, settings, radii, hidden, critic_learning_rate):
+    """Signal by signal, what adversaries leave at each radius, on episodes they did not learn from."""
+    signals = Signal(jnp.full(2, discount), jnp.full(2, 0.95), bootstrap=True)
+    length = played_length(env.horizon, (discount,), bootstrap=True)
+    frozen = Frozen(env, policy, None, signals, length, hidden, critic_learning_rate, False)
+    key = jax.random.PRNGKey(1)
+    indices = jnp.repeat(jnp.arange(2), len(radii))
+    found = train_attackers(
+        frozen,
+        watch(frozen, key),
+        indices,
+        jnp.tile(jnp.asarray(radii), 2),
+        jax.random.split(key, len(indices)),
+        settings,
+        JUDGED_ON,
+    )
+    return np.asarray(found.values).reshape(2, len(radii))
+
+
+@pytest.mark.parametrize("gradient", ["score", "pathwise"])
+def test_finds_the_worst_case_of_a_linear_system(gradient):
+    env = LinearGaussian(horizon=60)
+    gain = np.array([[-0.1, 0.05, 0.0], [0.0, -0.1, 0.1]])
+    policy = Policy.create(jax.random.PRNGKey(0), 3, (), env.action_space)
+    policy = eqx.tree_at(lambda p: p.network.weights, policy, (jnp.asarray(gain.T, jnp.float32),))
+    radii = (0.1,)
+    settings = AdversarySettings(gradient=gradient, updates=40, batch_size=4_000)
+    left = values_left(env, policy, env.discount, settings, radii, (64, 32), 2e-3)
+    for i, signal in enumerate(("reward", "cost")):
+        for radius, value in zip(radii, left[i], strict=True):
+            known = env.closed_form(gain=gain, radius=radius, signal=signal)
+            found = value if signal == "reward" else -value
+            share = (found - known.nominal) / (known.worst - known.nominal)
+            assert 0.95 <= share <= 1 + SAMPLING_ERROR[env.name], (signal, radius, share)
+
+
+CATEGORICAL = {"kernel": "categorical", "updates": 40, "batch_size": 12_000, "learning_rate": 0.03}
+TILTED = {"kernel": "tilted", "updates": 10, "batch_size": 4_000}
+# Moving and widening one normal number cannot reach every pair of probabilities.
+GAUSSIAN = {
+    "kernel": "gaussian-mixture",
+    "updates": 30,
+    "batch_size": 6_000,
+    "learning_rate": 0.01,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "least", "most"),
+    [
+        ("gambler", CATEGORICAL, 0.9, 1.0),
+        ("gambler", TILTED, 0.9, 1.0),
+        ("gambler", GAUSSIAN, 0.7, 0.95),
+    ],
+)
+def test_finds_the_worst_case_of_a_table(name, settings, least, most):
+    model = hf.environments.MODELS[name]()
+    table = np.random.default_rng(0).dirichlet(np.ones(model.actions), model.states)
+    exact = hf.evaluate(model, table)
+    kind = "gaussian" if settings is GAUSSIAN else "outcome"
+    env = TableSimulator(model, name=name, disturbance=kind)
+    policy = Policy.create(jax.random.PRNGKey(0), model.states, (), env.action_space)
+    policy = eqx.tree_at(
+        lambda p: p.network.weights, policy, (jnp.log(jnp.asarray(table, jnp.float32)),)
+    )
+    radius = float(np.max(model.uncertainty.radius))
+    left = values_left(
+        env,
+        policy,
+        model.discount,
+        AdversarySettings(**settings),
+        (radius,),
+        (),
+        0.02,
+    )
+    for i, worth in enumerate((exact.reward, *exact.constraints)):
+        share = (left[i][0] - worth.nominal) / (worth.worst - worth.nominal)
+        assert least <= share <= most + SAMPLING_ERROR[name], (i, share)
