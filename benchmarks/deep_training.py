@@ -42,7 +42,8 @@ from jax.flatten_util import ravel_pytree
 import _numpy_point_gather as reference
 from holdfast._support.devices import on_devices, over_devices, whole
 from holdfast.environments.point_gather import PointGather, PointGatherState
-from holdfast.simulators.algorithms import ALGORITHMS, _iteration
+from holdfast.registry import SIMULATOR_ALGORITHMS as ALGORITHMS
+from holdfast.simulators.algorithms import _iteration
 from holdfast.simulators.steps.trust_region import evidence, fisher_product, in_rows, surrogate
 from holdfast.simulators.training.learner import Learner, Plan
 from holdfast.simulators.training.settings import Settings
@@ -70,15 +71,15 @@ class Ours:
         plan = self.plan = Plan.create(
             self.env,
             settings,
-            robust=module.ROBUST,
-            constrained=module.CONSTRAINED,
+            robust=module.robust,
+            constrained=module.constrained,
             devices=devices,
         )
         start = time.process_time(), time.perf_counter()
         self.create = eqx.filter_jit(lambda env, key: Learner.create(plan, env, key))
         self.restart(0)
         self.advance = eqx.filter_jit(
-            lambda env, learner: whole(module.iterate(plan, env, learner))
+            lambda env, learner: whole(module.function(plan, env, learner))
         )
         self.iterate()
         self.first = time.process_time() - start[0], time.perf_counter() - start[1]

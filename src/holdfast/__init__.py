@@ -20,15 +20,13 @@ if TYPE_CHECKING:
     from holdfast.gym.hosts.costs import Transition, speed_limit
     from holdfast.model.cmdp import Constraint, Kernel, RobustCMDP, at_least, at_most
     from holdfast.simulators.certificates.stress_result import Stress
-    from holdfast.simulators.policy.agent import Agent, load
-    from holdfast.simulators.stress import stress
-    from holdfast.simulators.train import train
+    from holdfast.simulators.policy.agent import Agent
     from holdfast.simulators.training.loop import TrainingError
     from holdfast.simulators.training.settings import AdversarySettings, Settings
-    from holdfast.tabular.certify import Certificate, certify
-    from holdfast.tabular.evaluate import Evaluation, evaluate
+    from holdfast.tabular.certify import Certificate
+    from holdfast.tabular.evaluate import Evaluation
     from holdfast.tabular.evaluation.worst_case import Dual, ProjectedGradient, Tilted
-    from holdfast.tabular.solve import Solution, solve
+    from holdfast.tabular.solve import Solution
     from holdfast.uncertainty import (
         KL,
         ChiSquare,
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
         TotalVariation,
         Wasserstein,
     )
+    from holdfast.verbs import certify, evaluate, load, solve, stress, train
 
 # Loaded when first used (PEP 562), so that `import holdfast` does not wait for JAX.
 _HOME = {
@@ -68,16 +67,16 @@ _HOME = {
     "Wasserstein": "holdfast.uncertainty",
     "at_least": "holdfast.model.cmdp",
     "at_most": "holdfast.model.cmdp",
-    "certify": "holdfast.tabular.certify",
+    "certify": "holdfast.verbs",
     "disturb": "holdfast.gym.disturb",
     "environments": "",
-    "evaluate": "holdfast.tabular.evaluate",
+    "evaluate": "holdfast.verbs",
     "from_gymnasium": "holdfast.gym.from_gymnasium",
-    "load": "holdfast.simulators.policy.agent",
-    "solve": "holdfast.tabular.solve",
+    "load": "holdfast.verbs",
+    "solve": "holdfast.verbs",
     "speed_limit": "holdfast.gym.hosts.costs",
-    "stress": "holdfast.simulators.stress",
-    "train": "holdfast.simulators.train",
+    "stress": "holdfast.verbs",
+    "train": "holdfast.verbs",
     "uncertainty": "",
 }
 

@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 
+from holdfast._support.files import to_json
 from holdfast.report.experiment import write_experiment
-from holdfast.report.tables import to_json, write_data
+from holdfast.report.tables import write_data
 
 RUNS = {"rcpo": (3.0, [-1.0, 0.5, -0.5, 0.25]), "rvi": (4.0, [-1.0, -2.0, -2.0, -2.0])}
 

@@ -18,7 +18,6 @@ import pytest
 
 import holdfast as hf
 from holdfast.environments import Discrete, Outcomes, Step, TableSimulator
-from holdfast.simulators.algorithms import ALGORITHMS
 from holdfast.simulators.train import prepare
 from holdfast.simulators.training import checkpoint, loop, runs
 
@@ -492,7 +491,7 @@ def test_a_simulator_that_breaks_the_protocol_is_refused_before_any_work(flaw, m
 
 def test_runs_that_differ_in_radius_and_step_share_a_program(train, whole, env, monkeypatch):
     with monkeypatch.context() as armed:
-        armed.setattr(ALGORITHMS["pcpo"], "iterate", forbidden)  # which tracing would call
+        armed.setattr("holdfast.simulators.algorithms.rcpo.sample", forbidden)  # called by tracing
         other = train(trust_region=0.02)[0]
     assert other.to_bytes() != (whole / "agent-0.safetensors").read_bytes()
     # The same holds of radii, which learners carry: nothing else of the plan has them.

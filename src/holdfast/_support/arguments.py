@@ -7,6 +7,8 @@ import numbers
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
+
 
 def check_whole_number(name: str, value: Any, *, least: int) -> None:
     """Raises a ValueError unless the value is an integer that is large enough."""
@@ -20,8 +22,8 @@ def check_probability(name: str, value: Any, *, most: float = 1.0) -> None:
         raise ValueError(f"{name}: expected a number in [0, {most:g}], got {value!r}")
 
 
-def meant(name: str, known: Collection[str]) -> str:
-    """What somebody may have meant by a name that is not there, as the end of a sentence.
+def meant(name: str, known: Collection[str], most: int = 12) -> str:
+    """Return the end of an error message: the most similar known name, or up to `most` known names.
 
     Example:
         >>> "no such key" + meant("iteration", ["iterations", "step"])
@@ -30,4 +32,15 @@ def meant(name: str, known: Collection[str]) -> str:
         'no such key; there are iterations, step'
     """
     near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+    if near:
+        return f"; did you mean {near[0]}?"
+    shown = list(known)[:most]
+    return f"; there are {', '.join(shown)}{', …' if len(known) > most else ''}"
+
+
+def numbers_of(name: str, value: Any, dtype: type[np.float64] | None = np.float64) -> np.ndarray:
+    """Return an array of numbers, or raise a ValueError that names the argument."""
+    try:
+        return np.array(value, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected an array of numbers: {error}") from error

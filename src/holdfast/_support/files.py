@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import numpy as np
 
 
 @contextlib.contextmanager
@@ -39,3 +43,31 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes a file whole or not at all."""
     with atomic_write(path) as file:
         file.write(data)
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Writes JSON that every reader accepts: NaN becomes null, an infinity the string "inf"."""
+    write_text(path, to_json(value) + "\n")
+
+
+def to_json(value: Any) -> str:
+    """JSON text as `write_json` writes it."""
+    return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    value = plain_number(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def plain_number(value: Any) -> Any:
+    """Return a NumPy scalar as a Python one, and anything else unchanged."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -54,9 +54,9 @@ Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input."""
     def run(self) -> int:
         """Certifies and prints the certificate."""
         import holdfast as hf
+        from holdfast._support.files import to_json, write_json
         from holdfast.experiments.compilation_cache import use_compilation_cache
         from holdfast.report.solution import read_model, read_policy
-        from holdfast.report.tables import to_json, write_json
 
         with refused():
             model = self.uncertainty.apply(read_model(self.model))

@@ -82,8 +82,8 @@ bad input, 130 interrupted."""
             parameters = dict(map(_parameter, self.parameters))
             check_writable(out)
         import holdfast as hf
+        from holdfast._support.files import to_json
         from holdfast.experiments.compilation_cache import use_compilation_cache
-        from holdfast.report.tables import to_json
         from holdfast.report.training import tests_on
         from holdfast.simulators.training.loop import TrainingError
         from holdfast.simulators.training.runs import agent_files

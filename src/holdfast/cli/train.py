@@ -153,7 +153,7 @@ something was not a finite number, 2 bad input, 130 interrupted."""
         if outcome.over_limits:
             print(f"over a limit: {', '.join(outcome.over_limits)}")
         if self.environment == "point-gather":
-            from holdfast.report.episode import Episode, draw_episode
+            from holdfast.environments.point_gather_episode import Episode, draw_episode
 
             for suffix in ("png", "gif"):
                 if out / f"episode.{suffix}" not in videos:
@@ -193,10 +193,12 @@ something was not a finite number, 2 bad input, 130 interrupted."""
             if getattr(self, name) not in ((), "", None)
         }
         if not options:
-            return self.environment
-        from holdfast.environments.simulators import SIMULATORS
+            from holdfast.verbs import as_simulator
 
-        if self.environment in SIMULATORS:
+            return as_simulator(self.environment)
+        from holdfast.registry import ENVIRONMENTS
+
+        if self.environment in ENVIRONMENTS:
             raise ValueError(f"{next(iter(options))}: {self.environment} has its own")
         if self.cost and self.speed_limit is not None:
             raise ValueError("speed_limit: give either a speed limit or a cost, not both")

@@ -27,8 +27,7 @@ from holdfast.model.cmdp import RobustCMDP
 if TYPE_CHECKING:
     from holdfast.environments.linear_gaussian import LinearGaussian
     from holdfast.environments.point_gather import PointGather
-    from holdfast.environments.simulators import SIMULATORS
-    from holdfast.environments.table_simulator import TableSimulator
+    from holdfast.environments.table_simulator import SIMULATORS, TableSimulator
     from holdfast.simulators.environment import (
         Box,
         Discrete,
@@ -60,7 +59,7 @@ _HOME = {
     "LinearGaussian": "holdfast.environments.linear_gaussian",
     "Outcomes": "holdfast.simulators.environment",
     "PointGather": "holdfast.environments.point_gather",
-    "SIMULATORS": "holdfast.environments.simulators",
+    "SIMULATORS": "holdfast.environments.table_simulator",
     "Step": "holdfast.simulators.environment",
     "TableSimulator": "holdfast.environments.table_simulator",
 }

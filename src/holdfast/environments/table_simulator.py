@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
@@ -14,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from holdfast._support.arguments import check_whole_number
 from holdfast.model.cmdp import Kernel, RobustCMDP
+from holdfast.registry import ENVIRONMENTS
 from holdfast.simulators.environment import Discrete, Environment, GaussianNoise, Outcomes, Step
 
 # An episode is cut once the rest of it counts for no more than this.
@@ -265,3 +268,22 @@ def _digest(*arrays: Any) -> str:
         array = np.ascontiguousarray(array)
         digest.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
     return digest.hexdigest()
+
+
+def named_simulator(name: str, **options: Any) -> Environment:
+    """Return a registered environment as a simulator; options go to its constructor.
+
+    Raises:
+        ValueError: there is no such name.
+    """
+    maker = ENVIRONMENTS.find(name)
+    if isinstance(maker, type) and issubclass(maker, Environment):
+        return maker(**options)
+    made = maker()
+    return TableSimulator(made, name=name, **options) if isinstance(made, RobustCMDP) else made
+
+
+# Functions that make each registered environment as a simulator, tables included.
+SIMULATORS: dict[str, Callable[..., Environment]] = {
+    name: functools.partial(named_simulator, name) for name in ENVIRONMENTS
+}

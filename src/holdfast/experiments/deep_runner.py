@@ -13,7 +13,7 @@ import numpy as np
 
 from holdfast._support.arguments import meant
 from holdfast._support.files import write_bytes
-from holdfast.environments.simulators import SIMULATORS
+from holdfast.environments.table_simulator import SIMULATORS
 from holdfast.experiments.deep_configuration import DeepExperiment, TrainingJob
 from holdfast.experiments.engines import (
     Begun,

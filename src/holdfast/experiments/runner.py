@@ -103,11 +103,11 @@ def _check_algorithms(experiment: TabularExperiment) -> None:
             raise ValueError(f"algorithms: there is no {name!r}{meant(name, ALGORITHMS)}")
         for table in ("algorithm", "search"):
             for key in getattr(experiment, table).get(name, {}):
-                if key in SHARED and key not in ALGORITHMS[name].reads:
+                if key in SHARED and key not in ALGORITHMS[name].accepts:
                     raise ValueError(f"{table}.{name}.{key}: {name} has no use for it")
     for job in (*experiment.jobs(), *experiment.search_jobs()):
         try:
-            ALGORITHMS[job.algorithm].read_settings(job.algorithm, job.settings.settings or None)
+            ALGORITHMS[job.algorithm].read_settings(job.settings.settings or None)
         except TypeError as error:
             raise ValueError(f"settings: {job.algorithm}: {error}") from error
 

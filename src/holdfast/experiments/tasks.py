@@ -72,6 +72,6 @@ def run_job(job: Job, model: RobustCMDP) -> Result:
 
 def arguments_of(job: Job) -> dict[str, Any]:
     """What `solve` is called with: of the settings that algorithms share, those that this one reads."""
-    reads = ALGORITHMS[job.algorithm].reads
+    reads = ALGORITHMS[job.algorithm].accepts
     given = job.settings.arguments()
     return {k: v for k, v in given.items() if k in reads or k not in SHARED}

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from holdfast.environments import MODELS
 from holdfast.environments.gathering import ARENA
 from holdfast.environments.point_gather import PointGather
-from holdfast.environments.simulators import SIMULATORS
+from holdfast.environments.table_simulator import SIMULATORS
 from holdfast.model.cmdp import Kernel, RobustCMDP
 from holdfast.simulators.environment import Box, Environment, GaussianNoise
 
@@ -234,7 +234,7 @@ class SimulatorEnv(gymnasium.Env):
         return self._drawing.show(pose, objects, present)
 
     def _plot(self, simulator: PointGather) -> np.ndarray:
-        from holdfast.report.episode import Episode, picture
+        from holdfast.environments.point_gather_episode import Episode, picture
 
         states = jax.tree.map(lambda *leaves: np.stack(leaves), *self._states)
         steps = len(self._records)

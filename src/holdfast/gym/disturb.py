@@ -179,6 +179,15 @@ def is_gymnasium(given: object) -> bool:
     return True
 
 
+def gymnasium_ids() -> list[str]:
+    """Return the registered Gymnasium ids, or an empty list if Gymnasium is not installed."""
+    try:
+        from gymnasium.envs.registration import registry
+    except ImportError:
+        return []
+    return list(registry)
+
+
 def from_recipe(description: Mapping[str, Any]) -> Hosted | None:
     """The environment that `Hosted.description` is of; None where it cannot be made again."""
     recipe = description["gymnasium"]

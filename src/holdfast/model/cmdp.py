@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+from holdfast._support.arguments import numbers_of
 from holdfast.uncertainty import KL, UncertaintySet
 
 _ROW_SUM_TOLERANCE = 1e-8
@@ -48,14 +49,14 @@ class Kernel:
     probabilities: Float[np.ndarray, "S A K"]
 
     def __post_init__(self) -> None:
-        successors = _numbers("successors", self.successors, dtype=None)
+        successors = numbers_of("successors", self.successors, dtype=None)
         if successors.ndim != 3 or 0 in successors.shape:
             raise ValueError(
                 f"successors: expected shape (states, actions, K), got {successors.shape}"
             )
         if not np.issubdtype(successors.dtype, np.integer):
             raise ValueError(f"successors: expected integers, got {successors.dtype}")
-        probabilities = _numbers("probabilities", self.probabilities)
+        probabilities = numbers_of("probabilities", self.probabilities)
         if probabilities.shape != successors.shape:
             raise ValueError(
                 f"probabilities: shape {probabilities.shape} differs from that of successors, "
@@ -114,7 +115,7 @@ class Constraint:
         if self.sense not in ("at_least", "at_most"):
             raise ValueError(f"sense: expected 'at_least' or 'at_most', got {self.sense!r}")
         threshold = _number("threshold", self.threshold)
-        object.__setattr__(self, "signal", _frozen(_numbers("signal", self.signal)))
+        object.__setattr__(self, "signal", _frozen(numbers_of("signal", self.signal)))
         object.__setattr__(self, "threshold", threshold)
 
     @property
@@ -157,7 +158,7 @@ def at_least(signal: ArrayLike, threshold: float, *, name: str | None = None) ->
         >>> print(hf.at_least([[1.0, 0.0]], 2.5, name="thrift"))
         thrift ≥ 2.5
     """
-    return Constraint(_numbers("signal", signal), threshold, "at_least", name)
+    return Constraint(numbers_of("signal", signal), threshold, "at_least", name)
 
 
 def at_most(signal: ArrayLike, threshold: float, *, name: str | None = None) -> Constraint:
@@ -173,7 +174,7 @@ def at_most(signal: ArrayLike, threshold: float, *, name: str | None = None) -> 
         >>> print(hf.at_most([[1.0, 0.0]], 0.1))
         cost ≤ 0.1
     """
-    return Constraint(_numbers("signal", signal), threshold, "at_most", name)
+    return Constraint(numbers_of("signal", signal), threshold, "at_most", name)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -298,7 +299,7 @@ class RobustCMDP:
         return load_model(path)
 
     def _signal(self, name: str, signal: Any) -> Float[np.ndarray, "..."]:
-        signal = _numbers(name, signal)
+        signal = numbers_of(name, signal)
         if signal.shape not in (self._layout[:2], self._layout):
             raise ValueError(
                 f"{name}: expected shape {self._layout[:2]}, or {self._layout} where it depends on "
@@ -324,7 +325,7 @@ class RobustCMDP:
         if initial is None:
             return _frozen(np.full(self.states, 1 / self.states))
         tolerance = _row_sum_tolerance(initial)
-        initial = _numbers("initial", initial)
+        initial = numbers_of("initial", initial)
         if initial.shape != (self.states,):
             raise ValueError(f"initial: expected shape ({self.states},), got {initial.shape}")
         if not (initial >= 0).all():
@@ -338,7 +339,7 @@ class RobustCMDP:
 def check_policy(name: str, policy: ArrayLike, states: int, actions: int) -> np.ndarray:
     """A policy as an (S, A) array with rows that sum to one, or a ValueError that names it."""
     tolerance = _row_sum_tolerance(policy)
-    policy = _numbers(name, policy)
+    policy = numbers_of(name, policy)
     if policy.shape != (states, actions):
         raise ValueError(f"{name}: expected shape ({states}, {actions}), got {policy.shape}")
     if not (policy >= 0).all():
@@ -354,7 +355,7 @@ def check_policy(name: str, policy: ArrayLike, states: int, actions: int) -> np.
 
 def _dense_kernel(transitions: Any) -> Float[np.ndarray, "S A S"]:
     tolerance = _row_sum_tolerance(transitions)
-    transitions = _numbers("transitions", transitions)
+    transitions = numbers_of("transitions", transitions)
     shape = transitions.shape
     if len(shape) != 3 or 0 in shape or shape[0] != shape[2]:
         raise ValueError(
@@ -393,17 +394,8 @@ def _normalised(rows: Float[np.ndarray, "*rows K"]) -> Float[np.ndarray, "*rows 
     return rows / np.where(np.abs(sums - 1) <= rounding, 1.0, sums)
 
 
-def _numbers(
-    name: str, value: Any, dtype: type[np.float64] | None = np.float64
-) -> Float[np.ndarray, "..."]:
-    try:
-        return np.array(value, dtype=dtype)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: expected an array of numbers: {error}") from error
-
-
 def _number(name: str, value: Any) -> float:
-    array = _numbers(name, value)
+    array = numbers_of(name, value)
     if array.shape != () or not np.isfinite(array):
         raise ValueError(f"{name}: expected a finite number, got {value!r}")
     return float(array)

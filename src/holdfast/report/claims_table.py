@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast._support.files import write_text
+from holdfast._support.files import write_json, write_text
 from holdfast.report.claims import Verdict
-from holdfast.report.tables import versions, write_json
+from holdfast.report.tables import versions
 
 if TYPE_CHECKING:
     from rich.table import Table

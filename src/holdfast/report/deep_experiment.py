@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from holdfast._support.files import write_text
+from holdfast._support.files import write_json, write_text
 from holdfast.experiments.deep_runner import DeepResults, Trained
 from holdfast.report.stress import Learning, plot_learning, plot_stress
-from holdfast.report.tables import versions, write_csv, write_json
+from holdfast.report.tables import versions, write_csv
 from holdfast.simulators.certificates.stress_result import Measured
 
 # The noise on actions under which the authors test.

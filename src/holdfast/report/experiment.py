@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from holdfast._support.files import write_json
 from holdfast.experiments.results import Results
 from holdfast.report.comparison_figures import write_plane, write_radii
 from holdfast.report.comparison_tables import write_chosen, write_comparison
 from holdfast.report.figures import write_figure
-from holdfast.report.tables import versions, write_data, write_json
+from holdfast.report.tables import versions, write_data
 
 
 def write_experiment(folder: Path, results: Sequence[Results]) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from holdfast.simulators.training import runs
+from holdfast.simulators.training.runs import Row, limits_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-Row = Mapping[str, Any]
 
 _LINES = 20  # of a whole run, where there is no terminal
 _MOST_SEEDS = 8  # that have a line each
@@ -139,11 +139,6 @@ def headline(description: Mapping[str, Any]) -> str:
     if description["constrained"]:
         parts += [f"{name} ≤ {limit:g}" for name, limit in limits_of(description)]
     return ", ".join(parts)
-
-
-def limits_of(description: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """The costs of a run by name, with their limits."""
-    return list(zip(description["costs"], description["limits"], strict=True))
 
 
 def _table(description: Mapping[str, Any], found: Sequence[Standing], title: str) -> Table:

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from holdfast._support.arguments import check_whole_number
-from holdfast.model.cmdp import RobustCMDP
 from holdfast.simulators.certificates.attack import Frozen, played_length
 from holdfast.simulators.certificates.stress_bench import Bench, Callback, Tests, rows_of
 from holdfast.simulators.certificates.stress_result import Stress
@@ -41,7 +40,7 @@ def stress(
     updates: int = 100,
     kernels: str | AdversarySettings | Sequence[str | AdversarySettings] | None = None,
     deterministic: bool = False,
-    environment: str | RobustCMDP | Environment | None = None,
+    environment: Environment | None = None,
     seed: int = 0,
     confidence: float = 0.95,
     callback: Callback | None = None,
@@ -167,17 +166,13 @@ def _radii(
     return (agent.settings.radius or _HOSTED_RADIUS,)
 
 
-def common_environment(
-    agents: tuple[Agent, ...], environment: str | RobustCMDP | Environment | None
-) -> Environment:
+def common_environment(agents: tuple[Agent, ...], environment: Environment | None) -> Environment:
     """The simulator of all agents, or the given one if it fits them."""
     if not agents or not all(isinstance(each, Agent) for each in agents):
         raise ValueError(f"agent: expected an Agent or a list of them, got {agents!r}")
     env = agents[0].environment
     if environment is not None:
-        from holdfast.simulators.train import as_simulator
-
-        env = as_simulator(environment)
+        env = environment
     if env is None:
         name = agents[0].description.get("name", "its simulator")
         raise ValueError(f"agent: it was saved without {name}; pass environment=")

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any, overload
 
 from holdfast._support.arguments import check_whole_number
-from holdfast.model.cmdp import RobustCMDP
+from holdfast.registry import Algorithm
 from holdfast.simulators.environment import Environment
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.training.loop import Callback, Run, TrainingError
 from holdfast.simulators.training.settings import AdversarySettings, Settings
 
-__all__ = ["TrainingError", "as_simulator", "prepare", "train"]
+__all__ = ["TrainingError", "prepare", "train"]
 
 
 @overload
 def train(
-    environment: str | RobustCMDP | Environment,
-    algorithm: str = ...,
+    environment: Environment,
+    algorithm: str | Algorithm = ...,
     *,
     seeds: None = ...,
     seed: int = ...,
@@ -36,8 +36,8 @@ def train(
 
 @overload
 def train(
-    environment: str | RobustCMDP | Environment,
-    algorithm: str = ...,
+    environment: Environment,
+    algorithm: str | Algorithm = ...,
     *,
     seeds: int | Sequence[int],
     seed: int = ...,
@@ -50,8 +50,8 @@ def train(
 
 
 def train(
-    environment: str | RobustCMDP | Environment,
-    algorithm: str = "rcpo",
+    environment: Environment,
+    algorithm: str | Algorithm = "rcpo",
     *,
     seeds: int | Sequence[int] | None = None,
     seed: int = 0,
@@ -106,8 +106,8 @@ def train(
 
 
 def prepare(
-    environment: str | RobustCMDP | Environment,
-    algorithm: str,
+    environment: Environment,
+    algorithm: str | Algorithm,
     *,
     seeds: int | Sequence[int] | None = None,
     seed: int = 0,
@@ -116,39 +116,8 @@ def prepare(
     **settings: Any,
 ) -> Run:
     """The run that `train` would do, with everything checked and nothing done."""
-    env = as_simulator(environment)
-    return Run.create(env, algorithm, _settings(settings, steps), _seeds(seed, seeds), devices)
-
-
-def as_simulator(environment: str | RobustCMDP | Environment) -> Environment:
-    """A simulator from its name, from a table, from Gymnasium, or as it is.
-
-    Raises:
-        ValueError: there is none of that name.
-        TypeError: it is none of these.
-    """
-    from holdfast.environments.simulators import SIMULATORS
-    from holdfast.environments.table_simulator import TableSimulator
-
-    if isinstance(environment, Environment):
-        return environment
-    if isinstance(environment, RobustCMDP):
-        return TableSimulator(environment)
-    if isinstance(environment, str) and environment in SIMULATORS:
-        return SIMULATORS[environment]()
-    from holdfast.gym.disturb import disturb, is_gymnasium
-
-    if is_gymnasium(environment):
-        return disturb(environment)
-    if not isinstance(environment, str):
-        raise TypeError(
-            "environment: expected a name, a RobustCMDP, an Environment or one of Gymnasium's, "
-            f"got {type(environment).__name__}"
-        )
-    known = ", ".join(SIMULATORS)
-    raise ValueError(
-        f"environment: expected one of {known} or the id of a Gymnasium environment, "
-        f"got {environment!r}"
+    return Run.create(
+        environment, algorithm, _settings(settings, steps), _seeds(seed, seeds), devices
     )
 
 

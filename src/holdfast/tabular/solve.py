@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike
 from holdfast._support.precision import float64
 from holdfast.model.cmdp import RobustCMDP, check_policy
 from holdfast.model.table import Layout, layout_of
-from holdfast.tabular.algorithms import ALGORITHMS, Run
+from holdfast.registry import ALGORITHMS, Algorithm
+from holdfast.tabular.algorithms import Run
 from holdfast.tabular.algorithms._run import Iterate, Options
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
 from holdfast.tabular.certify import Certificate, attainable, check_nodes
@@ -64,7 +65,7 @@ class Solution:
 @float64
 def solve(
     model: RobustCMDP,
-    algorithm: str = "rcpo",
+    algorithm: str | Algorithm = "rcpo",
     *,
     iterations: int = 200,
     trust_region: float = 0.01,
@@ -118,10 +119,7 @@ def solve(
         >>> hf.solve(hf.environments.gambler(), "crpo", settings={"policy_step": 0.5}).status
         'feasible'
     """
-    if algorithm not in ALGORITHMS:
-        names = ", ".join(repr(name) for name in ALGORITHMS)
-        raise ValueError(f"algorithm: unknown algorithm {algorithm!r}; there are {names}")
-    chosen = ALGORITHMS[algorithm]
+    chosen = ALGORITHMS.find(algorithm) if isinstance(algorithm, str) else algorithm
     layout = layout_of(model)
     options = Options(
         iterations=_whole("iterations", iterations, least=1),
@@ -131,12 +129,10 @@ def solve(
         worst_case=layout_features(layout, worst_case_method(worst_case)),
         bounds=bounds,
         callback=callback,
-        settings=chosen.read_settings(algorithm, settings),
+        settings=chosen.read_settings(settings),
     )
     asked = {name: getattr(options, name) for name in _DEFAULTS}
-    chosen.check_arguments(
-        algorithm, {name: v for name, v in asked.items() if v != _DEFAULTS[name]}
-    )
+    chosen.check_accepts({name: v for name, v in asked.items() if v != _DEFAULTS[name]})
     check_method(options.worst_case, layout.table)
     if nodes and not certify:
         raise ValueError(
@@ -150,10 +146,10 @@ def solve(
     start = _initial_policy(model, initial_policy, _whole("seed", seed, least=0))
 
     run = Run(layout, options, layout.pad_policy(start))
-    chosen.search(run)
+    chosen.function(run)
     found = run.last
     if certify:
-        run, found = _best_of(run, algorithm)
+        run, found = _best_of(run, chosen)
     evaluation = report(layout, found.nominal, found.worst)
     status, attained = _status(layout, evaluation)
     policy = layout.unpad_policy(found.policy)
@@ -163,22 +159,22 @@ def solve(
         status=status,
         history=run.history(),
         attainable=attained,
-        algorithm=algorithm,
+        algorithm=chosen.name,
         certificate=prove(model, policy, nodes=nodes) if certify else None,
     )
 
 
-def _best_of(run: Run, algorithm: str) -> tuple[Run, Iterate]:
+def _best_of(run: Run, algorithm: Algorithm) -> tuple[Run, Iterate]:
     """The best feasible iterate of this run and of runs from the problem's corners, and its run.
 
     Where none is feasible, this run's last.
     """
     runs = [run]
-    if ALGORITHMS[algorithm].local:
+    if algorithm.local:
         quiet = dataclasses.replace(run.options, callback=None)
         for corner in _corners(run.layout):
             other = Run(run.layout, quiet, corner)
-            ALGORITHMS[algorithm].search(other)
+            algorithm.function(other)
             runs.append(other)
     best = [(each, each.best) for each in runs if each.best is not None]
     if not best:

@@ -29,10 +29,11 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from scipy.special import betainccinv, betaincinv, gammaln, xlogy
 
-if TYPE_CHECKING:
-    from holdfast.model.cmdp import Kernel
+from holdfast._support.arguments import numbers_of
+from holdfast.registry import imported
 
-    _Nominal = Float[np.ndarray, "S A S"] | Kernel
+if TYPE_CHECKING:
+    _Nominal = Any  # an (S, A, S) array or a `Kernel`
     _Maybe = ArrayLike | None
 
 # Of the radius of a total variation ball, what is spent on giving every declared successor some mass.
@@ -78,8 +79,7 @@ class _Counts(NamedTuple):
 
     def kernel(self, rows: Float[np.ndarray, "S A K"]) -> _Nominal:
         """Rows in the form that the counts had."""
-        from holdfast.model.cmdp import Kernel
-
+        Kernel = imported("holdfast.model.cmdp:Kernel")
         return rows if self.successors is None else Kernel(self.successors, rows)
 
 
@@ -361,14 +361,13 @@ def _smallest(region: _Region) -> tuple[Float[np.ndarray, " N"], Float[np.ndarra
 
 def _checked(counts: ArrayLike, confidence: float, successors: _Maybe, support: _Maybe) -> _Counts:
     """The arguments as arrays, or a ValueError that says what is wrong with which."""
-    from holdfast.model.cmdp import Kernel, _numbers
-
-    level = _numbers("confidence", confidence)
+    Kernel = imported("holdfast.model.cmdp:Kernel")
+    level = numbers_of("confidence", confidence)
     if level.shape != () or not 0 < level < 1:
         raise ValueError(
             f"confidence: expected a number in (0, 1), such as 0.95, got {confidence!r}"
         )
-    counts = _numbers("counts", counts)
+    counts = numbers_of("counts", counts)
     shape = counts.shape
     if len(shape) != 3 or 0 in shape or (successors is None and shape[0] != shape[2]):
         form = "states); for successor lists give successors too" if successors is None else "K)"

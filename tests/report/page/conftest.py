@@ -22,6 +22,7 @@ from holdfast.simulators.certificates.stress_result import Interval, Measured, R
 from holdfast.simulators.train import prepare
 from holdfast.simulators.training import runs
 from holdfast.simulators.training.loop import Run
+from holdfast.verbs import as_simulator
 
 ODD_NAME = "<b>x&y"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -83,7 +84,9 @@ def metrics(iteration: int, seed: int) -> dict:
 def prepared(algorithm: str = "rcpo", *, seeds: int = 2, iterations: int = 6, **more) -> Run:
     if algorithm == "rcpo":
         more = {"radius": 0.2, **more}
-    return prepare("point-gather", algorithm, seeds=seeds, iterations=iterations, **more)
+    return prepare(
+        as_simulator("point-gather"), algorithm, seeds=seeds, iterations=iterations, **more
+    )
 
 
 def train_folder(folder: Path, run: Run, done: int, *, with_agents: bool = False) -> Path:

@@ -3,7 +3,7 @@
 import numpy as np
 
 import holdfast as hf
-from holdfast.simulators.algorithms import ALGORITHMS
+from holdfast.registry import SIMULATOR_ALGORITHMS as ALGORITHMS
 from holdfast.simulators.train import train
 
 
@@ -35,8 +35,8 @@ def test_ends_where_tabular_rcpo_does():
 
 
 def test_pcpo_is_rcpo_without_an_adversary():
-    assert ALGORITHMS["pcpo"].iterate is ALGORITHMS["rcpo"].iterate
-    assert not ALGORITHMS["pcpo"].ROBUST
+    assert ALGORITHMS["pcpo"].function is ALGORITHMS["rcpo"].function
+    assert not ALGORITHMS["pcpo"].robust
 
 
 def test_an_active_constraint_is_held_in_the_worst_case():

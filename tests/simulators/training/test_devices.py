@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 import holdfast as hf
 from holdfast._support.devices import on_devices, over_devices, side_by_side
-from holdfast.simulators.algorithms import ALGORITHMS
+from holdfast.registry import SIMULATOR_ALGORITHMS as ALGORITHMS
 from holdfast.simulators.algorithms import _iteration
 from holdfast.simulators.train import prepare
 from holdfast.environments import TableSimulator
@@ -50,7 +50,7 @@ learners = on_devices(run._first(), 2)
 
 def work(learner):
     batches = _iteration.sample(run.plan, env, learner)[1].batches
-    return batches, ALGORITHMS["rcpo"].iterate(run.plan, env, learner)[1]["reward"]
+    return batches, ALGORITHMS["rcpo"].function(run.plan, env, learner)[1]["reward"]
 
 def both(mapped):
     with over_devices(2):

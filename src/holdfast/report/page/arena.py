@@ -14,7 +14,7 @@ import numpy as np
 import holdfast as hf
 from holdfast.environments.gathering import APPLES, ARENA
 from holdfast.environments.point_gather import PointGather
-from holdfast.report.episode import Episode
+from holdfast.environments.point_gather_episode import Episode
 from holdfast.report.page.content import Arena, Drive, numbers, table_of_numbers
 from holdfast.simulators.training import runs
 from holdfast.simulators.training.learner import Learner

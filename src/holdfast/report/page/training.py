@@ -35,9 +35,10 @@ from holdfast.report.page.content import (
 from holdfast.report.page.looks import Look, label_of, looks_of
 from holdfast.report.page.stress import critical_in_words, stress_blocks
 from holdfast.report.page.versions import check_not_newer
-from holdfast.report.training import Outcome, Standing, limits_of
+from holdfast.report.training import Outcome, Standing
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training import runs
+from holdfast.simulators.training.runs import limits_of
 
 _NEEDED = (
     "reward",

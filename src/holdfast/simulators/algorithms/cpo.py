@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.registry import Algorithm
 from holdfast.simulators.algorithms._iteration import (
     Metrics,
     land,
@@ -15,8 +16,6 @@ from holdfast.simulators.environment import Environment
 from holdfast.simulators.steps.local_model import cpo_step
 from holdfast.simulators.training.learner import Learner, Plan
 
-ROBUST, CONSTRAINED = False, True
-
 
 def iterate(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metrics]:
     """One iteration: equation (8) by Taylor expansion, from its own dual."""
@@ -27,3 +26,6 @@ def iterate(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Me
     landing = land(plan, learner, outlook, step)
     learner = learn(plan, learner, samples, landing.policy, step)
     return learner, metrics | summarise(landing, step)
+
+
+ALGORITHM = Algorithm("cpo", iterate, robust=False)

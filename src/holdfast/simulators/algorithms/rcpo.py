@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.registry import Algorithm
 from holdfast.simulators.algorithms._iteration import (
     Metrics,
     land,
@@ -16,8 +17,6 @@ from holdfast.simulators.environment import Environment
 from holdfast.simulators.steps.local_model import rcpo_step
 from holdfast.simulators.training.learner import Learner, Plan
 
-ROBUST, CONSTRAINED = True, True
-
 
 def iterate(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metrics]:
     """One iteration: nature first, then improvement and projection against what it found."""
@@ -31,3 +30,6 @@ def iterate(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Me
     landing = land(plan, learner, outlook, step)
     learner = learn(plan, learner, samples, landing.policy, step)
     return learner, metrics | summarise(landing, step)
+
+
+ALGORITHM = Algorithm("rcpo", iterate)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.registry import Algorithm
 from holdfast.simulators.algorithms.rcpo import iterate
 
-ROBUST, CONSTRAINED = False, False
-
-__all__ = ["CONSTRAINED", "ROBUST", "iterate"]
+ALGORITHM = Algorithm("trpo", iterate, robust=False, constrained=False)

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from jaxtyping import Float
 
-from holdfast._support.files import write_text
+from holdfast._support.files import to_json, write_text
+from holdfast.registry import imported
 
 NOMINAL, ATTACK, SCALED, ACTIONS, PARAMETER = (
     "nominal",
@@ -218,8 +219,6 @@ class Stress:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes it as JSON, whole or not at all."""
-        from holdfast.report.tables import to_json
-
         write_text(path, to_json(self.to_dict()) + "\n")
 
     @classmethod
@@ -236,9 +235,7 @@ class Stress:
 
     def plot(self, path: str | PathLike[str]) -> None:
         """Draws it: reward and costs against the radius of attacks, and against noise and parameters."""
-        from holdfast.report.stress import plot_stress
-
-        plot_stress(path, {", ".join(self.agents): self})
+        imported("holdfast.report.stress:plot_stress")(path, {", ".join(self.agents): self})
 
     def __str__(self) -> str:
         heads = ["reward"] + [

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -283,31 +283,10 @@ class Agent:
         return header, (self.policy, self.observations)
 
 
-def load(
-    path: str | PathLike[str], *, environment: str | RobustCMDP | Environment | None = None
+def load_agent(
+    path: str | PathLike[str], make: Callable[[Mapping[str, Any]], Environment | None]
 ) -> Agent:
-    """Reads an agent that `Agent.save` or `train` wrote.
-
-    Arguments:
-        path: the file, or the folder of a finished run with one seed.
-        environment: the simulator, where it was not one that Holdfast has by name. An agent predicts
-            without one; only `stress` asks for it.
-
-    Raises:
-        ValueError: the file is damaged, is no agent, or does not fit the environment; the message says
-            which and has its path.
-
-    Example:
-        >>> import tempfile, holdfast as hf
-        >>> model = hf.environments.n_chain(nodes=5)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = hf.train(
-        ...         model, "trpo", limit_on="discounted", iterations=1, batch_size=300, out=folder
-        ...     )
-        ...     agent = hf.load(folder)
-        >>> agent.algorithm, agent.seed, agent.environment
-        ('trpo', 0, None)
-    """
+    """Read an agent; `make` returns its simulator from the saved description, or None."""
     path = Path(path)
     if path.is_dir():
         from holdfast.simulators.training.runs import agent_files
@@ -332,30 +311,15 @@ def load(
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not an agent that this version can read ({error})") from error
     _, (policy, observations) = checkpoint.load(path, "agent", like)
-    simulator = _simulator(path, description, environment, sizes[0], space)
-    return Agent(policy, observations, algorithm, settings, limits, seed, simulator, description)
-
-
-def _simulator(
-    path: Path,
-    description: Mapping[str, Any],
-    given: str | RobustCMDP | Environment | None,
-    inputs: int,
-    space: Box | Discrete,
-) -> Environment | None:
-    if given is None:
-        from holdfast.environments.simulators import simulator_from
-
-        return simulator_from(description)
-    from holdfast.simulators.train import as_simulator
-
-    env = as_simulator(given)
-    if env.observation_size != inputs or env.action_space != space:
+    simulator = make(description)
+    if simulator is not None and (
+        simulator.observation_size != sizes[0] or simulator.action_space != space
+    ):
         raise ValueError(
-            f"environment: {env.name} has {env.observation_size} observations and actions "
-            f"{env.action_space}, the agent in {path} {inputs} and {space}"
+            f"environment: {simulator.name} has {simulator.observation_size} observations and actions "
+            f"{simulator.action_space}, the agent in {path} {sizes[0]} and {space}"
         )
-    return env
+    return Agent(policy, observations, algorithm, settings, limits, seed, simulator, description)
 
 
 def _numbers(observation: Any) -> Iterator[np.ndarray]:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from holdfast._support.arguments import check_whole_number
 from holdfast.model.cmdp import RobustCMDP
+from holdfast.registry import ENVIRONMENTS, imported
 from holdfast.simulators.certificates.attack import play_nominal
 from holdfast.simulators.certificates.stress_result import Interval, measured
 from holdfast.simulators.environment import Discrete, Environment
@@ -145,6 +146,8 @@ def evaluate_agent(
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence!r}")
     if _is_simulator(environment):
+        if environment is not None:
+            environment = imported("holdfast.verbs:as_simulator")(environment)
         env = common_environment((agent,), environment)  # type: ignore[arg-type]
         name, names = env.name, env.cost_names
         frozen, limits = frozen_agent(agent, env, deterministic)
@@ -189,10 +192,8 @@ def evaluate_agent(
 
 
 def _is_simulator(environment: Any) -> bool:
-    from holdfast.environments.simulators import SIMULATORS
-
     if isinstance(environment, str):
-        return environment in SIMULATORS
+        return environment in ENVIRONMENTS
     return environment is None or isinstance(environment, Environment | RobustCMDP)
 
 

@@ -26,7 +26,7 @@ from holdfast._support.devices import (
 )
 from holdfast._support.files import write_bytes
 from holdfast._version import __version__
-from holdfast.simulators.algorithms import ALGORITHMS
+from holdfast.registry import SIMULATOR_ALGORITHMS, Algorithm
 from holdfast.simulators.environment import Environment, GaussianNoise
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.protocol import check_environment
@@ -65,7 +65,7 @@ class Run:
     """One training run: everything that decides its result."""
 
     env: Environment
-    algorithm: str
+    algorithm: Algorithm
     plan: Plan
     seeds: tuple[int, ...]
     described: Mapping[str, Any]
@@ -74,7 +74,7 @@ class Run:
     def create(
         cls,
         env: Environment,
-        algorithm: str,
+        algorithm: str | Algorithm,
         settings: Settings,
         seeds: tuple[int, ...],
         devices: int = 1,
@@ -84,13 +84,10 @@ class Run:
         Raises:
             ValueError: an argument cannot be used; the message names it.
         """
-        if algorithm not in ALGORITHMS:
-            known = ", ".join(ALGORITHMS)
-            raise ValueError(f"algorithm: expected one of {known}, got {algorithm!r}")
-        module = ALGORITHMS[algorithm]
-        if settings.radius > 0 and not module.ROBUST:
+        chosen = SIMULATOR_ALGORITHMS.find(algorithm) if isinstance(algorithm, str) else algorithm
+        if settings.radius > 0 and not chosen.robust:
             raise ValueError(
-                f"radius: {algorithm} trusts the simulator and has no use for radius "
+                f"radius: {chosen.name} trusts the simulator and has no use for radius "
                 f"{settings.radius}; rcpo has"
             )
         check_disturbed(env, settings.radius)
@@ -106,12 +103,12 @@ class Run:
         plan = Plan.create(
             env,
             settings,
-            robust=module.ROBUST,
-            constrained=module.CONSTRAINED,
+            robust=chosen.robust,
+            constrained=chosen.constrained,
             devices=devices,
         )
         check_environment(env)
-        run = cls(env, algorithm, plan, seeds, _described(env, algorithm, plan, seeds))
+        run = cls(env, chosen, plan, seeds, _described(env, chosen.name, plan, seeds))
         run._blank()  # a kernel that does not fit is refused here
         return run
 
@@ -308,7 +305,7 @@ class Run:
                 observations=jax.tree.map(
                     lambda leaf, i=i: np.asarray(leaf[i]), every.sight.observations
                 ),
-                algorithm=self.algorithm,
+                algorithm=self.algorithm.name,
                 settings=self.plan.settings,
                 limits=self.plan.limits,
                 seed=seed,
@@ -355,7 +352,7 @@ def _first(
 
 @compiled
 def _iterations(
-    algorithm: str,
+    algorithm: Algorithm,
     plan: Plan,
     most: int,
     env: Environment,
@@ -363,10 +360,9 @@ def _iterations(
     count: jax.Array,
 ) -> tuple[Learner, dict[str, jax.Array]]:
     """So many iterations of all seeds, and what each of them measured, in the first `count` rows."""
-    iterate = ALGORITHMS[algorithm].iterate
 
     def one(learners: Learner) -> tuple[Learner, dict[str, jax.Array]]:
-        return side_by_side(lambda learner: iterate(plan, env, learner), learners)
+        return side_by_side(lambda learner: algorithm.function(plan, env, learner), learners)
 
     # Conjugate gradients do not forgive the short products of tensor cores.
     with jax.default_matmul_precision("float32"):

@@ -18,6 +18,8 @@ from typing import Any
 
 from holdfast._support.files import write_text
 
+Row = Mapping[str, Any]
+
 DESCRIPTION, METRICS, TIMINGS = "run.json", "metrics.jsonl", "timings.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 TENSORBOARD = "tensorboard"
@@ -220,3 +222,8 @@ def agent_files(folder: Path) -> list[Path]:
                 f"{folder}: not finished, {done} of {asked} iterations; the same `train` goes on"
             )
     return files
+
+
+def limits_of(description: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Return the cost names of a run with their limits."""
+    return list(zip(description["costs"], description["limits"], strict=True))

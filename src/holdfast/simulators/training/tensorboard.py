@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.report.training import Row, limits_of
 from holdfast.simulators.training import runs
+from holdfast.simulators.training.runs import Row, limits_of
 
 
 class Events(Protocol):

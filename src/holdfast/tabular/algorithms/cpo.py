@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from jaxtyping import Array, Float
 
+from holdfast.registry import Algorithm
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._trust_region import trust_region_loop
 from holdfast.tabular.steps.updates import improve_within
@@ -16,3 +17,8 @@ from holdfast.tabular.steps.updates import improve_within
 def cpo(run: Run) -> Float[Array, "S A"]:
     """Constrained policy improvement inside a trust region, under the nominal kernel."""
     return trust_region_loop(run, improve_within, robust=False)
+
+
+ALGORITHM = Algorithm(
+    "cpo", cpo, accepts=("trust_region", "step", "safeguard", "bounds"), robust=False
+)

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Array, Float
 
+from holdfast.registry import Algorithm
 from holdfast.tabular.algorithms._gradient import margins, natural_step
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._settings import check_number
@@ -74,3 +75,6 @@ def signal_to_improve(margins: Float[np.ndarray, " m"], tolerance: float) -> int
     if len(margins) == 0 or margins.min() >= -tolerance:
         return 0
     return 1 + int(margins.argmin())
+
+
+ALGORITHM = Algorithm("crpo", crpo, settings=CRPO)

@@ -10,6 +10,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Array, Float
 
+from holdfast.registry import Algorithm
 from holdfast.tabular.algorithms._gradient import margins, natural_step
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._settings import check_choice, check_number
@@ -62,3 +63,6 @@ def cup(run: Run) -> Float[Array, "S A"]:
         nu = np.clip(nu - s.dual_step * margins(run, seen), 0.0, s.largest_multiplier)
         run.record(natural_step(run, seen, s.policy_step * np.r_[1.0, nu]))
     return run.policy
+
+
+ALGORITHM = Algorithm("cup", cup, settings=CUP, robust=False)

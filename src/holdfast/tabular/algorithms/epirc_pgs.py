@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from holdfast._support.arguments import check_whole_number
+from holdfast.registry import Algorithm
 from holdfast.tabular.algorithms._gradient import margins, projected_step
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._settings import check_number
@@ -89,3 +90,6 @@ def epirc_pgs(run: Run) -> Float[Array, "S A"]:
     while len(run.rows) <= run.options.iterations:
         run.repeat()
     return run.policy
+
+
+ALGORITHM = Algorithm("epirc-pgs", epirc_pgs, settings=EpiRCPGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Array, Float
 
+from holdfast.registry import Algorithm
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.evaluation.linear_program import constrained_optimum
 
@@ -21,3 +22,8 @@ def lp(run: Run) -> Float[Array, "S A"]:
     policy = np.where(total > 0, occupancy / np.where(total > 0, total, 1.0), 1 / actions)
     run.record(run.layout.pad_policy(policy))
     return run.policy
+
+
+ALGORITHM = Algorithm(
+    "lp", lp, accepts=("trust_region", "step", "safeguard", "bounds"), robust=False, local=False
+)

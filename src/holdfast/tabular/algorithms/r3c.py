@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from holdfast.registry import Algorithm
 from holdfast.tabular.algorithms._gradient import kept_alive, margins
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._settings import check_number
@@ -80,3 +81,6 @@ def _improved(
     alone = eqx.tree_at(lambda o: o.advantages, alone, penalised[None])
     tilts = Tilts.at(policy, alone, jnp.zeros(0), discount, step)
     return kept_alive(tilts.policy(improve(tilts, delta)), policy)
+
+
+ALGORITHM = Algorithm("r3c", r3c, settings=R3C, accepts=("trust_region", "step"))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from holdfast.registry import Algorithm
 from holdfast.tabular.algorithms._gradient import margins, softmax_step
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._settings import check_choice, check_number
@@ -85,3 +86,6 @@ def _under_one_kernel(run: Run, against: str, multipliers: np.ndarray) -> Outloo
         kernel = kernel_of(joint, worst_outlook(joint, run.policy, run.options.worst_case), 0)
     table = eqx.tree_at(lambda t: t.probabilities, run.table, kernel)
     return nominal_outlook(table, run.policy)
+
+
+ALGORITHM = Algorithm("rcpg", rcpg, settings=RCPG)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from jaxtyping import Array, Float
 
+from holdfast.registry import Algorithm
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._trust_region import trust_region_loop
 from holdfast.tabular.steps.tilted_policy import Tilts
@@ -24,3 +25,6 @@ def improve_then_project(tilts: Tilts, delta: Float[Array, ""]) -> Update:
     """Equations (13) and (16), or (26) where the tilts are Taylor's."""
     improved = improve(tilts, delta)
     return project(tilts, improved)
+
+
+ALGORITHM = Algorithm("rcpo", rcpo, accepts=("trust_region", "step", "safeguard", "bounds"))

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Array, Float
 
+from holdfast.registry import Algorithm
 from holdfast.tabular.algorithms._gradient import margins, natural_step
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._settings import check_number
@@ -75,3 +76,6 @@ def rnpg(run: Run) -> Float[Array, "S A"]:
         run.record(natural_step(run, run.worst, weights))
     run.record(kept)
     return run.policy
+
+
+ALGORITHM = Algorithm("rnpg", rnpg, settings=RNPG)

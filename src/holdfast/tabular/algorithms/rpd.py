@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Array, Float
 
+from holdfast.registry import Algorithm
 from holdfast.tabular.algorithms._gradient import margins, projected_step
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.algorithms._settings import check_number
@@ -64,3 +65,6 @@ def rpd(run: Run) -> Float[Array, "S A"]:
         multipliers = np.clip(multipliers, 0.0, s.largest_multiplier)
         run.record(projected_step(run, run.worst, s.policy_step * np.r_[1.0, multipliers]))
     return run.policy
+
+
+ALGORITHM = Algorithm("rpd", rpd, settings=RPD)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from jaxtyping import Array, Float
 
+from holdfast.registry import Algorithm
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.evaluation.optimum import robust_optimum, sweep
 
@@ -29,3 +30,12 @@ def rvi(run: Run) -> Float[Array, "S A"]:
     optimum = robust_optimum(table, reward, start=run.policy)
     run.record(optimum.policy)
     return optimum.policy
+
+
+ALGORITHM = Algorithm(
+    "rvi",
+    rvi,
+    accepts=("trust_region", "step", "safeguard", "bounds"),
+    constrained=False,
+    local=False,
+)

@@ -11,8 +11,8 @@ from PIL import Image
 
 from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.environments.point_gather import PointGather, PointGatherState
+from holdfast.environments.point_gather_episode import Episode, draw_episode
 from holdfast.report import episode as drawing
-from holdfast.report.episode import Episode, draw_episode
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.policy.networks import Policy
 from holdfast.simulators.training.settings import Settings

@@ -1,0 +1,223 @@
+"""Names of algorithms, uncertainty sets and environments, built-in and from other packages.
+
+A name maps to an import string, `package.module:attribute`, and the object is imported when the name
+is first looked up. A low layer of the package can therefore name a high one without importing it, and
+worker processes can look up the same names as their parent.
+
+Other packages register names through entry points, in the groups `holdfast.algorithms`,
+`holdfast.simulator_algorithms`, `holdfast.uncertainty` and `holdfast.environments`:
+
+    [project.entry-points."holdfast.algorithms"]
+    random-search = "my_package:RANDOM_SEARCH"
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from holdfast._support.arguments import meant
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """An algorithm of `solve` or of `train`.
+
+    Attributes:
+        name: the name shown in solutions, run folders and reports.
+        function: for tables, a function of a `tabular.algorithms.Run` that records every iterate in
+            it; for simulators, a function `(plan, environment, state) -> (state, metrics)` that
+            performs one iteration of training and is traced by JAX.
+        settings: frozen dataclass of the algorithm's hyper-parameters, or None if it has none.
+        accepts: names of the optional `solve` arguments this algorithm accepts.
+        robust: whether the algorithm uses worst-case kernels, not only the nominal kernel.
+        constrained: whether the algorithm enforces the constraints.
+        local: whether the result depends on the initial policy.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    settings: type[Any] | None = None
+    accepts: tuple[str, ...] = ()
+    robust: bool = True
+    constrained: bool = True
+    local: bool = True
+
+    def read_settings(self, given: object) -> Any:
+        """Return the settings record from None, a mapping or the record itself.
+
+        Raises:
+            ValueError: the algorithm has no settings, or no setting of that name.
+        """
+        if self.settings is None:
+            if given is not None:
+                raise ValueError(f"settings: {self.name!r} has no settings, got {given!r}")
+            return None
+        if given is None:
+            return self.settings()
+        if isinstance(given, self.settings):
+            return given
+        if not isinstance(given, Mapping):
+            kind = self.settings.__name__
+            raise ValueError(f"settings: {self.name!r} takes a mapping or {kind}(…), got {given!r}")
+        known = [field.name for field in dataclasses.fields(self.settings)]
+        for key in given:
+            if key not in known:
+                raise ValueError(f"settings: {self.name!r} has no {key!r}{meant(key, known)}")
+        return self.settings(**given)
+
+    def check_accepts(self, given: Mapping[str, object]) -> None:
+        """Raise a ValueError for the first argument that this algorithm does not accept."""
+        for argument, value in given.items():
+            if argument not in self.accepts:
+                own = f"; see {self.settings.__name__}" if self.settings else ""
+                raise ValueError(f"{argument}: {self.name!r} does not use it, got {value!r}{own}")
+
+
+class Registry(Mapping[str, Any]):
+    """The names of one kind of object, each imported when it is first looked up.
+
+    Arguments:
+        kind: what the objects are, for error messages.
+        group: the entry-point group through which other packages add names.
+        built_in: import strings by name.
+
+    Example:
+        >>> from holdfast.registry import UNCERTAINTY
+        >>> UNCERTAINTY["kl"].__name__
+        'KL'
+        >>> UNCERTAINTY.find("k1")
+        Traceback (most recent call last):
+        ...
+        ValueError: uncertainty: there is no 'k1'; did you mean kl?
+    """
+
+    def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:
+        self.kind, self.group = kind, group
+        self._built_in = dict(built_in)
+        self._targets: dict[str, Any] | None = None
+
+    @property
+    def targets(self) -> dict[str, Any]:
+        """Import strings, entry points or objects by name; built-in names come first and win."""
+        if self._targets is None:
+            found = importlib.metadata.entry_points(group=self.group)
+            self._targets = {**self._built_in}
+            for point in found:
+                self._targets.setdefault(point.name, point.value)
+        return self._targets
+
+    def register(self, name: str, target: object) -> None:
+        """Add a name in this process: an object, or an import string that worker processes can use too.
+
+        Raises:
+            ValueError: the name is a built-in one.
+        """
+        if name in self._built_in:
+            raise ValueError(f"{self.kind}: {name!r} is a built-in name; choose another")
+        self.targets[name] = target
+
+    def find(self, name: str) -> Any:
+        """Return the object with this name; `package.module:attribute` needs no registration.
+
+        Raises:
+            ValueError: there is no such name, or its module cannot be imported.
+        """
+        if name in self.targets:
+            return self[name]
+        if isinstance(name, str) and ":" in name:
+            return self._load(name, name)
+        raise ValueError(f"{self.kind}: there is no {name!r}{meant(name, list(self.targets))}")
+
+    def __getitem__(self, name: str) -> Any:
+        target = self.targets[name]
+        return self._load(name, target) if isinstance(target, str) else target
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.targets)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def _load(self, name: str, target: str) -> Any:
+        try:
+            return imported(target)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"{self.kind}: {name!r} cannot be imported: {error}") from error
+
+
+def imported(target: str) -> Any:
+    """Return the object that an import string names.
+
+    Example:
+        >>> imported("math:pi")
+        3.141592653589793
+    """
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+_TABULAR = "holdfast.tabular.algorithms"
+ALGORITHMS = Registry(
+    "algorithm",
+    "holdfast.algorithms",
+    {
+        "rcpo": f"{_TABULAR}.rcpo:ALGORITHM",
+        "pcpo": f"{_TABULAR}.pcpo:ALGORITHM",
+        "cpo": f"{_TABULAR}.cpo:ALGORITHM",
+        "rvi": f"{_TABULAR}.rvi:ALGORITHM",
+        "lp": f"{_TABULAR}.lp:ALGORITHM",
+        "rpd": f"{_TABULAR}.rpd:ALGORITHM",
+        "rcpg": f"{_TABULAR}.rcpg:ALGORITHM",
+        "r3c": f"{_TABULAR}.r3c:ALGORITHM",
+        "cup": f"{_TABULAR}.cup:ALGORITHM",
+        "crpo": f"{_TABULAR}.crpo:ALGORITHM",
+        "epirc-pgs": f"{_TABULAR}.epirc_pgs:ALGORITHM",
+        "rnpg": f"{_TABULAR}.rnpg:ALGORITHM",
+    },
+)
+_DEEP = "holdfast.simulators.algorithms"
+SIMULATOR_ALGORITHMS = Registry(
+    "algorithm",
+    "holdfast.simulator_algorithms",
+    {
+        "rcpo": f"{_DEEP}.rcpo:ALGORITHM",
+        "pcpo": f"{_DEEP}.pcpo:ALGORITHM",
+        "cpo": f"{_DEEP}.cpo:ALGORITHM",
+        "trpo": f"{_DEEP}.trpo:ALGORITHM",
+    },
+)
+UNCERTAINTY = Registry(
+    "uncertainty",
+    "holdfast.uncertainty",
+    {
+        "kl": "holdfast.uncertainty.kl:KL",
+        "total-variation": "holdfast.uncertainty.total_variation:TotalVariation",
+        "chi-square": "holdfast.uncertainty.chi_square:ChiSquare",
+        "contamination": "holdfast.uncertainty.contamination:Contamination",
+        "interval": "holdfast.uncertainty.interval:Interval",
+        "wasserstein": "holdfast.uncertainty.wasserstein:Wasserstein",
+    },
+)
+# An environment is a function that returns a `RobustCMDP` or a simulator `Environment`.
+ENVIRONMENTS = Registry(
+    "environment",
+    "holdfast.environments",
+    {
+        "gambler": "holdfast.environments.gambler:gambler",
+        "n-chain": "holdfast.environments.n_chain:n_chain",
+        "frozen-lake": "holdfast.environments.frozen_lake:frozen_lake",
+        "river-swim": "holdfast.environments.river_swim:river_swim",
+        "garnet": "holdfast.environments.garnet:garnet",
+        "slippery-lake": "holdfast.environments.slippery_lake:slippery_lake",
+        "garbage-collector": "holdfast.environments.garbage_collector:garbage_collector",
+        "inventory": "holdfast.environments.inventory:inventory",
+        "machine-replacement": "holdfast.environments.machine_replacement:machine_replacement",
+        "safe-navigation": "holdfast.environments.safe_navigation:safe_navigation",
+        "point-gather": "holdfast.environments.point_gather:PointGather",
+        "linear-gaussian": "holdfast.environments.linear_gaussian:LinearGaussian",
+    },
+)
