@@ -8,7 +8,7 @@ HAS_CHROMIUM := { command -v chromium || command -v chromium-browser || command 
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 INSTALL_CHROMIUM := { command -v apt-get >/dev/null && $(AS_ROOT) apt-get update && $(AS_ROOT) apt-get install --yes chromium; }
 
-.PHONY: demo demo-simulator test lint bench clean
+.PHONY: demo demo-simulator test campaign lint bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/holdfast reproduce gambler n-chain frozen-lake --seeds 5 --out runs/demo
@@ -23,10 +23,15 @@ demo-simulator: $(VENV)/installed
 test: lint
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist worksteal
 
+# The randomised checks at full size: hours, not minutes.
+campaign: $(VENV)/tested
+	HOLDFAST_CAMPAIGN=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist worksteal -m campaign
+
 lint: $(VENV)/tested
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(VENV)/tested
 	$(BIN)/python benchmarks/robust_evaluation.py
