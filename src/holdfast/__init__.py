@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.gym.disturb import disturb
     from holdfast.gym.from_gymnasium import from_gymnasium
     from holdfast.gym.hosts.costs import Transition, speed_limit
-    from holdfast.model.cmdp import Constraint, Kernel, RobustCMDP, at_least, at_most
+    from holdfast.model import Constraint, Kernel, RobustCMDP, at_least, at_most
     from holdfast.simulators.certificates.stress_result import Stress
     from holdfast.simulators.policy.agent import Agent
     from holdfast.simulators.training.loop import TrainingError
@@ -44,18 +44,18 @@ _HOME = {
     "Agent": "holdfast.simulators.policy.agent",
     "Certificate": "holdfast.tabular.certify",
     "ChiSquare": "holdfast.uncertainty",
-    "Constraint": "holdfast.model.cmdp",
+    "Constraint": "holdfast.model",
     "Contamination": "holdfast.uncertainty",
     "Dual": "holdfast.tabular.evaluation.worst_case",
     "Evaluation": "holdfast.tabular.evaluate",
     "Force": "holdfast.gym.channels",
     "Interval": "holdfast.uncertainty",
     "KL": "holdfast.uncertainty",
-    "Kernel": "holdfast.model.cmdp",
+    "Kernel": "holdfast.model",
     "Observations": "holdfast.gym.channels",
     "Parameters": "holdfast.gym.channels",
     "ProjectedGradient": "holdfast.tabular.evaluation.worst_case",
-    "RobustCMDP": "holdfast.model.cmdp",
+    "RobustCMDP": "holdfast.model",
     "Settings": "holdfast.simulators.training.settings",
     "Solution": "holdfast.tabular.solve",
     "States": "holdfast.gym.channels",
@@ -65,8 +65,8 @@ _HOME = {
     "TrainingError": "holdfast.simulators.training.loop",
     "Transition": "holdfast.gym.hosts.costs",
     "Wasserstein": "holdfast.uncertainty",
-    "at_least": "holdfast.model.cmdp",
-    "at_most": "holdfast.model.cmdp",
+    "at_least": "holdfast.model",
+    "at_most": "holdfast.model",
     "certify": "holdfast.verbs",
     "disturb": "holdfast.gym.disturb",
     "environments": "",

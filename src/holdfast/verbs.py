@@ -17,7 +17,7 @@ from holdfast import registry
 from holdfast._support.arguments import meant
 from holdfast.environments.table_simulator import TableSimulator, named_simulator
 from holdfast.gym.disturb import disturb, from_recipe, gymnasium_ids, is_gymnasium
-from holdfast.model.cmdp import RobustCMDP
+from holdfast.model import RobustCMDP
 from holdfast.simulators import stress as _stress
 from holdfast.simulators import train as _train
 from holdfast.simulators.environment import Environment

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from holdfast.environments.simulators import simulator_from
 
 import holdfast as hf
-from holdfast.environments.simulators import simulator_from
 from holdfast.gym.channels import KINDS, channel_from, from_text
 from holdfast.simulators.environment import GaussianNoise
 

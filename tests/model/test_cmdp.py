@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.model.cmdp import check_policy
+from holdfast.model import check_policy
 
 DENSE = np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.5, 0.5], [0.0, 1.0]]])
 SUCCESSORS = np.array([[[0, 1, 1], [1, 0, 0]], [[0, 1, 0], [1, 1, 1]]])
@@ -124,8 +124,22 @@ def test_a_cost_is_the_utility_turned_and_is_shown_as_a_cost():
     np.testing.assert_array_equal(utility.utility, PAIRS)
     assert utility.utility_threshold == 0.1
     assert utility.shown(3.0) == 3.0
-    assert str(cost) == "cost ≤ 0.1"
+    assert str(cost) == repr(cost) == "cost ≤ 0.1"
     assert str(hf.at_least(PAIRS, 2, name="thrift")) == "thrift ≥ 2"
+
+
+def test_a_model_prints_as_one_line_without_arrays():
+    made = model(
+        transitions=hf.Kernel(SUCCESSORS, PROBABILITIES),
+        constraints=[hf.at_most(PAIRS, 0.5, name="fuel"), hf.at_least(PAIRS, 2)],
+        uncertainty=hf.KL([[0.1, 0.2], [0.1, np.inf]]),
+    )
+    assert str(made) == repr(made)
+    assert str(made) == (
+        "RobustCMDP(states=2, actions=2, constraints=[fuel ≤ 0.5, utility ≥ 2], "
+        "uncertainty=KL(0.1 to inf), discount=0.9)"
+    )
+    assert str(made.transitions) == "Kernel(states=2, actions=2, successors=3)"
 
 
 # --- what is refused
@@ -212,11 +226,11 @@ def test_bad_successor_lists(successors, probabilities, message):
 @pytest.mark.parametrize(
     ("signal", "message"),
     [
-        (changed(PAIRS, (1, 0), np.nan), "(state 1, action 0) is nan, not a number"),
-        (changed(PAIRS, (0, 1), -np.inf), "(state 0, action 1) is -inf, not a number"),
+        (changed(PAIRS, (1, 0), np.nan), "(state 1, action 0) is nan, not a finite number"),
+        (changed(PAIRS, (0, 1), -np.inf), "(state 0, action 1) is -inf, not a finite number"),
         (
             changed(np.zeros((2, 2, 2)), (1, 1, 0), np.nan),
-            "(state 1, action 1) is nan, not a number",
+            "(state 1, action 1) is nan, not a finite number",
         ),
         (PAIRS[0], "expected shape (2, 2), or (2, 2, 2) where it depends on the next state, got"),
         (np.zeros((2, 2, 3)), "expected shape (2, 2), or (2, 2, 2) where it depends on the next"),
@@ -316,7 +330,17 @@ def test_bad_uncertainty(make, message):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ([[0.5, 0.5]], "start: expected shape (2, 2), got (1, 2)"),
+        (
+            [[0.5, 0.5]],
+            "start: expected shape (2, 2), or (2,) with integer action indices, got (1, 2)",
+        ),
+        (
+            [0.0, 1.0],
+            "start: expected shape (2, 2), or (2,) with integer action indices, got (2,) of",
+        ),
+        ([0, 2], "start: state 1 has action 2, but actions are 0 to 1"),
+        ([-1, 0], "start: state 0 has action -1, but actions are 0 to 1"),
+        ([0, 1, 0], "start: expected shape (2, 2), or (2,) with integer action indices, got (3,)"),
         ([[0.5, 0.5], [0.5, 0.6]], "start: state 1 sums to 1.1, not 1"),
         ([[1.5, -0.5], [0.5, 0.5]], "start: (state 0, action 1) has probability -0.5"),
         ([[0.5, 0.5], [np.nan, 1.0]], "start: (state 1, action 0) has probability nan"),
@@ -326,6 +350,12 @@ def test_bad_uncertainty(make, message):
 def test_bad_policy(policy, message):
     with refused(message):
         check_policy("start", policy, 2, 2)
+
+
+@pytest.mark.parametrize("convert", [list, np.asarray, jnp.asarray, np.uint8])
+def test_a_policy_may_be_given_as_action_indices(convert):
+    policy = check_policy("start", convert([1, 0]), 2, 3)
+    np.testing.assert_array_equal(policy, [[0, 1, 0], [1, 0, 0]])
 
 
 def test_a_policy_is_renormalised():

@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from holdfast.model.cmdp import Kernel, RobustCMDP
+from holdfast.model import Kernel, RobustCMDP
 from holdfast.uncertainty import KL, Interval, TotalVariation
 from holdfast.uncertainty._counts import (
     _deviation,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
 
-    from holdfast.model.cmdp import RobustCMDP
+    from holdfast.model import RobustCMDP
 
 FEASIBLE, FAILED, BAD_INPUT, NOT_FEASIBLE, INTERRUPTED = 0, 1, 2, 3, 130
 

@@ -22,7 +22,7 @@ from holdfast.environments.n_chain import n_chain
 from holdfast.environments.river_swim import river_swim
 from holdfast.environments.safe_navigation import safe_navigation
 from holdfast.environments.slippery_lake import slippery_lake
-from holdfast.model.cmdp import RobustCMDP
+from holdfast.model import RobustCMDP
 
 if TYPE_CHECKING:
     from holdfast.environments.linear_gaussian import LinearGaussian

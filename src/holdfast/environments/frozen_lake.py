@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import check_probability, check_whole_number
 from holdfast.environments.grid import neighbours
-from holdfast.model.cmdp import Kernel, RobustCMDP, at_least
+from holdfast.model import Kernel, RobustCMDP, at_least
 from holdfast.uncertainty import KL
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import check_whole_number
-from holdfast.model.cmdp import Kernel, RobustCMDP, at_most
+from holdfast.model import Kernel, RobustCMDP, at_most
 from holdfast.uncertainty import KL
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import check_whole_number
-from holdfast.model.cmdp import Kernel, RobustCMDP, at_most
+from holdfast.model import Kernel, RobustCMDP, at_most
 from holdfast.uncertainty import KL
 
 LEFT, RIGHT = 0, 1

@@ -9,7 +9,7 @@ import holdfast as hf
 from holdfast._support.arguments import meant
 from holdfast.experiments._reading import check_keys
 from holdfast.experiments.configuration import TabularExperiment
-from holdfast.model.cmdp import RobustCMDP
+from holdfast.model import RobustCMDP
 
 Cell = tuple[str, float | None]
 

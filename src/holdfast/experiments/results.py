@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from holdfast.experiments.configuration import Job, TabularExperiment, cell_name
-from holdfast.model.cmdp import RobustCMDP
+from holdfast.model import RobustCMDP
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from holdfast import __version__
 from holdfast.experiments.configuration import Job
 from holdfast.experiments.results import Bound, Result, columns
-from holdfast.model.cmdp import RobustCMDP
+from holdfast.model import RobustCMDP
 from holdfast.model.npz import model_to_arrays
 
 FORMAT = "holdfast-job-2"

@@ -13,7 +13,7 @@ from holdfast.experiments.configuration import Job
 from holdfast.experiments.engines import File
 from holdfast.experiments.results import Bound, Result
 from holdfast.experiments.store import fingerprint, to_bytes
-from holdfast.model.cmdp import RobustCMDP
+from holdfast.model import RobustCMDP
 from holdfast.model.npz import model_from_bytes
 from holdfast.tabular.algorithms import ALGORITHMS
 

@@ -22,7 +22,7 @@ from holdfast.environments import MODELS
 from holdfast.environments.gathering import ARENA
 from holdfast.environments.point_gather import PointGather
 from holdfast.environments.table_simulator import SIMULATORS
-from holdfast.model.cmdp import Kernel, RobustCMDP
+from holdfast.model import Kernel, RobustCMDP
 from holdfast.simulators.environment import Box, Environment, GaussianNoise
 
 if TYPE_CHECKING:

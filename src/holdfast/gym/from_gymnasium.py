@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from holdfast.model.cmdp import Constraint, Kernel, RobustCMDP
+from holdfast.model import Constraint, Kernel, RobustCMDP
 from holdfast.uncertainty import Interval, UncertaintySet
 
 if TYPE_CHECKING:

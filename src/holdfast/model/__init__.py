@@ -1,1 +1,8 @@
-"""Robust constrained MDPs: kernels, constraints, files, and the padded tables computed on."""
+"""Robust constrained MDPs: kernels, constraints, model files, and the padded tables for computation."""
+
+from holdfast.model.checks import check_policy
+from holdfast.model.cmdp import RobustCMDP
+from holdfast.model.constraints import Constraint, at_least, at_most
+from holdfast.model.kernel import Kernel
+
+__all__ = ["Constraint", "Kernel", "RobustCMDP", "at_least", "at_most", "check_policy"]

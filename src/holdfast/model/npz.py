@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from holdfast._support.files import write_bytes
-from holdfast.model.cmdp import Constraint, Kernel, RobustCMDP
+from holdfast.model.cmdp import RobustCMDP
+from holdfast.model.constraints import Constraint
+from holdfast.model.kernel import Kernel
 from holdfast.uncertainty import SETS
 
 _FORMAT = "holdfast-model-1"

@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from holdfast._support.precision import float64
-from holdfast.model.cmdp import Kernel, RobustCMDP
+from holdfast.model.cmdp import RobustCMDP
+from holdfast.model.kernel import Kernel
 from holdfast.uncertainty import UncertaintySet
 
 

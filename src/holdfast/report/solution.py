@@ -14,7 +14,7 @@ import numpy as np
 from holdfast._support.files import atomic_write, write_json
 from holdfast.experiments.results import Bound, columns
 from holdfast.experiments.store import model_digest
-from holdfast.model.cmdp import RobustCMDP
+from holdfast.model import RobustCMDP
 from holdfast.report.tables import versions, write_csv
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from holdfast.environments.table_simulator import TableSimulator
 if TYPE_CHECKING:
     import gymnasium
 
-    from holdfast.model.cmdp import RobustCMDP
+    from holdfast.model import RobustCMDP
     from holdfast.simulators.environment import Environment
     from holdfast.simulators.policy.agent import Agent
 
@@ -272,7 +272,7 @@ def check_picture(environment: Environment) -> None:
 
 def _model(table: TableSimulator) -> RobustCMDP:
     """The table of a simulator, which has it in single precision."""
-    from holdfast.model.cmdp import Kernel, RobustCMDP, at_most
+    from holdfast.model import Kernel, RobustCMDP, at_most
 
     def doubles(array: Any) -> np.ndarray:
         return np.asarray(array, float)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import check_whole_number
 from holdfast._support.precision import float64
-from holdfast.model.cmdp import RobustCMDP, check_policy
+from holdfast.model import RobustCMDP, check_policy
 from holdfast.model.table import Layout, layout_of, unpadded_table
 from holdfast.tabular.certificates.branch_and_bound import branch_and_bound
 from holdfast.tabular.certificates.critical_factor import critical_factors

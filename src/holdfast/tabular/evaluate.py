@@ -13,7 +13,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from holdfast._support.precision import float64
-from holdfast.model.cmdp import Kernel, RobustCMDP, check_policy
+from holdfast.model import Kernel, RobustCMDP, check_policy
 from holdfast.model.table import Layout, layout_of
 from holdfast.tabular.evaluation.values import (
     Outlook,

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from holdfast._support.precision import float64
-from holdfast.model.cmdp import RobustCMDP, check_policy
+from holdfast.model import RobustCMDP, check_policy
 from holdfast.model.table import Layout, layout_of
 from holdfast.registry import ALGORITHMS, Algorithm
 from holdfast.tabular.algorithms import Run

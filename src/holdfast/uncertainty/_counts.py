@@ -79,7 +79,7 @@ class _Counts(NamedTuple):
 
     def kernel(self, rows: Float[np.ndarray, "S A K"]) -> _Nominal:
         """Rows in the form that the counts had."""
-        Kernel = imported("holdfast.model.cmdp:Kernel")
+        Kernel = imported("holdfast.model:Kernel")
         return rows if self.successors is None else Kernel(self.successors, rows)
 
 
@@ -361,7 +361,7 @@ def _smallest(region: _Region) -> tuple[Float[np.ndarray, " N"], Float[np.ndarra
 
 def _checked(counts: ArrayLike, confidence: float, successors: _Maybe, support: _Maybe) -> _Counts:
     """The arguments as arrays, or a ValueError that says what is wrong with which."""
-    Kernel = imported("holdfast.model.cmdp:Kernel")
+    Kernel = imported("holdfast.model:Kernel")
     level = numbers_of("confidence", confidence)
     if level.shape != () or not 0 < level < 1:
         raise ValueError(

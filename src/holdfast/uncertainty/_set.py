@@ -163,6 +163,11 @@ class UncertaintySet(eqx.Module):
         del entries
         return self._with_radius(pairs(np.asarray(self.radius)))
 
+    def __str__(self) -> str:
+        smallest, largest = np.min(self.radius), np.max(self.radius)
+        radius = f"{smallest:g}" if smallest == largest else f"{smallest:g} to {largest:g}"
+        return f"{type(self).__name__}({radius})"
+
     def _with_radius(self, radius: np.ndarray) -> Self:
         return eqx.tree_at(lambda s: s.radius, self, radius)
 

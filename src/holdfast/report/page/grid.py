@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from holdfast.environments.grid import MOVES, neighbours
-from holdfast.model.cmdp import Kernel, RobustCMDP
+from holdfast.model import Kernel, RobustCMDP
 from holdfast.report.page.content import Grid, Pushes, Walk, numbers, table_of_numbers
 from holdfast.report.page.kernels import under_policy
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.model.cmdp import Kernel, RobustCMDP
+from holdfast.model import Kernel, RobustCMDP
 from holdfast.report.page.content import Kernels, Matrix, table_of_numbers
 
 # A heat map with more states has cells too small to see.

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from holdfast.experiments.results import Bound
-from holdfast.model.cmdp import Kernel, RobustCMDP, check_policy
+from holdfast.model import Kernel, RobustCMDP, check_policy
 from holdfast.report.figures import iteration_ticks
 from holdfast.report.page.certificate import certificate_card, evaluation_card
 from holdfast.report.page.content import (

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from holdfast._version import __version__
-from holdfast.model.cmdp import RobustCMDP
+from holdfast.model import RobustCMDP
 from holdfast.simulators.environment import Box, Discrete, Environment
 from holdfast.simulators.policy.networks import Normaliser, Policy
 from holdfast.simulators.training import checkpoint

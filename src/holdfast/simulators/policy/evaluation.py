@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from holdfast._support.arguments import check_whole_number
-from holdfast.model.cmdp import RobustCMDP
+from holdfast.model import RobustCMDP
 from holdfast.registry import ENVIRONMENTS, imported
 from holdfast.simulators.certificates.attack import play_nominal
 from holdfast.simulators.certificates.stress_result import Interval, measured

@@ -1,0 +1,103 @@
+"""Constraints: a signal with a threshold, as a utility or as a cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from holdfast._support.arguments import numbers_of
+from holdfast.model.checks import check_number, frozen
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Constraint:
+    """A signal with a threshold, made by `at_least` or `at_most`.
+
+    Inside Holdfast every constraint is a utility that has to stay at or above its threshold. Only this
+    class turns a cost into a utility (`utility`, `utility_threshold`) and a value back into the user's
+    sense (`shown`).
+
+    Arguments:
+        signal: (S, A), or in the kernel's layout if it depends on the next state.
+        threshold: bound on the discounted sum of the signal, from the initial distribution.
+        sense: "at_least" for a utility, "at_most" for a cost.
+        name: label in tables and plots.
+
+    Example:
+        >>> import holdfast as hf
+        >>> limit = hf.at_most([[1.0, 0.0]], 0.1, name="fuel")
+        >>> print(limit, limit.utility, limit.utility_threshold)
+        fuel ≤ 0.1 [[-1. -0.]] -0.1
+    """
+
+    signal: Float[np.ndarray, "..."]
+    threshold: float
+    sense: Literal["at_least", "at_most"]
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.sense not in ("at_least", "at_most"):
+            raise ValueError(f"sense: expected 'at_least' or 'at_most', got {self.sense!r}")
+        threshold = check_number("threshold", self.threshold)
+        object.__setattr__(self, "signal", frozen(numbers_of("signal", self.signal)))
+        object.__setattr__(self, "threshold", threshold)
+
+    @property
+    def sign(self) -> float:
+        """+1 for a utility, −1 for a cost."""
+        return 1.0 if self.sense == "at_least" else -1.0
+
+    @property
+    def utility(self) -> Float[np.ndarray, "..."]:
+        """The signal as a utility: larger values are better."""
+        return self.sign * self.signal
+
+    @property
+    def utility_threshold(self) -> float:
+        """The threshold of the utility."""
+        return self.sign * self.threshold
+
+    def shown(self, utility: Any) -> Any:
+        """Return a value of the utility in the user's sense: a cost as a cost."""
+        return self.sign * utility + 0.0  # + 0.0 turns −0.0 into 0.0
+
+    def __repr__(self) -> str:
+        relation = "≥" if self.sense == "at_least" else "≤"
+        name = self.name or ("utility" if self.sign > 0 else "cost")
+        return f"{name} {relation} {self.threshold:g}"
+
+
+def at_least(signal: ArrayLike, threshold: float, *, name: str | None = None) -> Constraint:
+    """Return the constraint that the discounted sum of a utility is at least a threshold.
+
+    Arguments:
+        signal: (S, A), or in the kernel's layout if it depends on the next state.
+        threshold: the smallest accepted value, from the initial distribution.
+        name: label in tables and plots.
+
+    Example:
+        >>> import holdfast as hf
+        >>> print(hf.at_least([[1.0, 0.0]], 2.5, name="thrift"))
+        thrift ≥ 2.5
+    """
+    return Constraint(numbers_of("signal", signal), threshold, "at_least", name)
+
+
+def at_most(signal: ArrayLike, threshold: float, *, name: str | None = None) -> Constraint:
+    """Return the constraint that the discounted sum of a cost is at most a threshold.
+
+    Arguments:
+        signal: (S, A), or in the kernel's layout if it depends on the next state.
+        threshold: the largest accepted value, from the initial distribution.
+        name: label in tables and plots.
+
+    Example:
+        >>> import holdfast as hf
+        >>> print(hf.at_most([[1.0, 0.0]], 0.1))
+        cost ≤ 0.1
+    """
+    return Constraint(numbers_of("signal", signal), threshold, "at_most", name)
