@@ -1,5 +1,6 @@
 """What a user sees first: names, imports, precision."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -39,10 +40,33 @@ print(hf.certify(hf.environments.n_chain(), solution.policy).feasible)
 def test_tables_load_nothing_of_the_deep_part():
     code = """
 import sys, holdfast as hf
-hf.environments.n_chain()
+hf.evaluate("n-chain", [0] * 40)
+hf.solve, hf.certify
 print([name for name in sys.modules if name.startswith("holdfast.simulators") or name == "optax"])
 """
     assert run_python(code) == "[]"
+
+
+def test_type_checkers_see_the_public_names():
+    """The imports for type checkers are those of the table from which the names are resolved."""
+    tree = ast.parse(Path(hf.__file__).read_text())
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+    assert ast.unparse(guarded.test) == "TYPE_CHECKING"
+    seen = {
+        alias.asname: (statement.module, alias.name)
+        for statement in guarded.body
+        for alias in statement.names
+    }
+    assert seen == {name: (module, name) for name, module in hf._MODULE_OF.items()}
+
+
+def test_a_verb_names_itself_when_called_wrongly():
+    with pytest.raises(TypeError, match=r"^solve: got an unexpected keyword argument 'iteration'"):
+        hf.solve("gambler", iteration=3)
+    with pytest.raises(
+        ValueError, match="model: there is no model or file 'gambller'; did you mean"
+    ):
+        hf.solve("gambller")
 
 
 def test_the_environments_that_are_public_are_there():

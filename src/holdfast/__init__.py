@@ -1,8 +1,8 @@
 """Holdfast: policies that keep their constraints when the world is not the model.
 
-Three verbs for tables: `evaluate`, `solve`, `certify`, each on a `RobustCMDP`. Two for simulators:
-`train` gives an `Agent`, and `stress` puts it under kernels that it was not trained on. `disturb` makes
-a simulator of any Gymnasium environment.
+`evaluate`, `solve` and `certify` work on a table, a `RobustCMDP`. `train` returns an `Agent` for a
+simulator, and `stress` measures it under kernels that it was not trained on. `disturb` turns a
+Gymnasium environment into such a simulator.
 """
 
 from __future__ import annotations
@@ -12,119 +12,73 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast._version import __version__
 
-if TYPE_CHECKING:
-    from holdfast import environments, uncertainty
-    from holdfast.gym.channels import Actions, Force, Observations, Parameters, States
-    from holdfast.gym.disturb import disturb
-    from holdfast.gym.from_gymnasium import from_gymnasium
-    from holdfast.gym.hosts.costs import Transition, speed_limit
-    from holdfast.model import Constraint, Kernel, RobustCMDP, at_least, at_most
-    from holdfast.simulators.certificates.stress_result import Stress
-    from holdfast.simulators.policy.agent import Agent
-    from holdfast.simulators.training.loop import TrainingError
-    from holdfast.simulators.training.settings import AdversarySettings, Settings
-    from holdfast.tabular.certify import Certificate
-    from holdfast.tabular.evaluate import Evaluation
-    from holdfast.tabular.evaluation.worst_case import Dual, ProjectedGradient, Tilted
-    from holdfast.tabular.solve import Solution
-    from holdfast.uncertainty import (
-        KL,
-        ChiSquare,
-        Contamination,
-        Interval,
-        TotalVariation,
-        Wasserstein,
-    )
-    from holdfast.verbs import certify, evaluate, load, solve, stress, train
-
-# Loaded when first used (PEP 562), so that `import holdfast` does not wait for JAX.
-_HOME = {
-    "Actions": "holdfast.gym.channels",
-    "AdversarySettings": "holdfast.simulators.training.settings",
-    "Agent": "holdfast.simulators.policy.agent",
-    "Certificate": "holdfast.tabular.certify",
-    "ChiSquare": "holdfast.uncertainty",
-    "Constraint": "holdfast.model",
-    "Contamination": "holdfast.uncertainty",
-    "Dual": "holdfast.tabular.evaluation.worst_case",
-    "Evaluation": "holdfast.tabular.evaluate",
-    "Force": "holdfast.gym.channels",
-    "Interval": "holdfast.uncertainty",
-    "KL": "holdfast.uncertainty",
-    "Kernel": "holdfast.model",
-    "Observations": "holdfast.gym.channels",
-    "Parameters": "holdfast.gym.channels",
-    "ProjectedGradient": "holdfast.tabular.evaluation.worst_case",
-    "RobustCMDP": "holdfast.model",
-    "Settings": "holdfast.simulators.training.settings",
-    "Solution": "holdfast.tabular.solve",
-    "States": "holdfast.gym.channels",
-    "Stress": "holdfast.simulators.certificates.stress_result",
-    "Tilted": "holdfast.tabular.evaluation.worst_case",
-    "TotalVariation": "holdfast.uncertainty",
-    "TrainingError": "holdfast.simulators.training.loop",
-    "Transition": "holdfast.gym.hosts.costs",
-    "Wasserstein": "holdfast.uncertainty",
-    "at_least": "holdfast.model",
-    "at_most": "holdfast.model",
-    "certify": "holdfast.verbs",
-    "disturb": "holdfast.gym.disturb",
-    "environments": "",
-    "evaluate": "holdfast.verbs",
-    "from_gymnasium": "holdfast.gym.from_gymnasium",
-    "load": "holdfast.verbs",
-    "solve": "holdfast.verbs",
-    "speed_limit": "holdfast.gym.hosts.costs",
-    "stress": "holdfast.verbs",
-    "train": "holdfast.verbs",
-    "uncertainty": "",
+# The public names, by module. A module is imported when one of its names is first used (PEP 562), so
+# that `import holdfast` does not import JAX.
+_PUBLIC = {
+    "holdfast": "environments uncertainty",
+    "holdfast.gym.channels": "Actions Force Observations Parameters States",
+    "holdfast.gym.disturb": "disturb",
+    "holdfast.gym.from_gymnasium": "from_gymnasium",
+    "holdfast.gym.hosts.costs": "Transition speed_limit",
+    "holdfast.model": "Constraint Kernel RobustCMDP at_least at_most",
+    "holdfast.simulators.certificates.stress_result": "Stress",
+    "holdfast.simulators.policy.agent": "Agent",
+    "holdfast.simulators.training.loop": "TrainingError",
+    "holdfast.simulators.training.settings": "AdversarySettings Settings",
+    "holdfast.tabular.certify": "Certificate",
+    "holdfast.tabular.evaluate": "Evaluation",
+    "holdfast.tabular.evaluation.worst_case": "Dual ProjectedGradient Tilted",
+    "holdfast.tabular.solve": "Solution",
+    "holdfast.uncertainty": "KL ChiSquare Contamination Interval TotalVariation Wasserstein",
+    "holdfast.verbs": "certify evaluate load solve stress train",
 }
+_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
-__all__ = [
-    "KL",
-    "Actions",
-    "AdversarySettings",
-    "Agent",
-    "Certificate",
-    "ChiSquare",
-    "Constraint",
-    "Contamination",
-    "Dual",
-    "Evaluation",
-    "Force",
-    "Interval",
-    "Kernel",
-    "Observations",
-    "Parameters",
-    "ProjectedGradient",
-    "RobustCMDP",
-    "Settings",
-    "Solution",
-    "States",
-    "Stress",
-    "Tilted",
-    "TotalVariation",
-    "TrainingError",
-    "Transition",
-    "Wasserstein",
-    "__version__",
-    "at_least",
-    "at_most",
-    "certify",
-    "disturb",
-    "environments",
-    "evaluate",
-    "from_gymnasium",
-    "load",
-    "solve",
-    "speed_limit",
-    "stress",
-    "train",
-    "uncertainty",
-]
+__all__ = ["__version__", *sorted(_MODULE_OF)]
 
+# Type checkers cannot read the table. A test keeps these imports equal to it.
+if TYPE_CHECKING:
+    from holdfast import environments as environments
+    from holdfast import uncertainty as uncertainty
+    from holdfast.gym.channels import Actions as Actions
+    from holdfast.gym.channels import Force as Force
+    from holdfast.gym.channels import Observations as Observations
+    from holdfast.gym.channels import Parameters as Parameters
+    from holdfast.gym.channels import States as States
+    from holdfast.gym.disturb import disturb as disturb
+    from holdfast.gym.from_gymnasium import from_gymnasium as from_gymnasium
+    from holdfast.gym.hosts.costs import Transition as Transition
+    from holdfast.gym.hosts.costs import speed_limit as speed_limit
+    from holdfast.model import Constraint as Constraint
+    from holdfast.model import Kernel as Kernel
+    from holdfast.model import RobustCMDP as RobustCMDP
+    from holdfast.model import at_least as at_least
+    from holdfast.model import at_most as at_most
+    from holdfast.simulators.certificates.stress_result import Stress as Stress
+    from holdfast.simulators.policy.agent import Agent as Agent
+    from holdfast.simulators.training.loop import TrainingError as TrainingError
+    from holdfast.simulators.training.settings import AdversarySettings as AdversarySettings
+    from holdfast.simulators.training.settings import Settings as Settings
+    from holdfast.tabular.certify import Certificate as Certificate
+    from holdfast.tabular.evaluate import Evaluation as Evaluation
+    from holdfast.tabular.evaluation.worst_case import Dual as Dual
+    from holdfast.tabular.evaluation.worst_case import ProjectedGradient as ProjectedGradient
+    from holdfast.tabular.evaluation.worst_case import Tilted as Tilted
+    from holdfast.tabular.solve import Solution as Solution
+    from holdfast.uncertainty import KL as KL
+    from holdfast.uncertainty import ChiSquare as ChiSquare
+    from holdfast.uncertainty import Contamination as Contamination
+    from holdfast.uncertainty import Interval as Interval
+    from holdfast.uncertainty import TotalVariation as TotalVariation
+    from holdfast.uncertainty import Wasserstein as Wasserstein
+    from holdfast.verbs import certify as certify
+    from holdfast.verbs import evaluate as evaluate
+    from holdfast.verbs import load as load
+    from holdfast.verbs import solve as solve
+    from holdfast.verbs import stress as stress
+    from holdfast.verbs import train as train
 
-# `gymnasium.make("holdfast/…")` knows our environments, whichever of the two is imported first.
+# `import holdfast` makes its environments known to `gymnasium.make`.
 if importlib.util.find_spec("gymnasium") is not None:
     from holdfast.gym.registration import register
 
@@ -133,14 +87,12 @@ if importlib.util.find_spec("gymnasium") is not None:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    home = _HOME[name]
-    value = (
-        getattr(importlib.import_module(home), name)
-        if home
-        else importlib.import_module(f"holdfast.{name}")
-    )
+    module = _MODULE_OF[name]
+    if module == __name__:  # a submodule
+        return importlib.import_module(f"{module}.{name}")
+    value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value
 

@@ -1,8 +1,8 @@
 """Names of algorithms, uncertainty sets and environments, built-in and from other packages.
 
-A name maps to an import string, `package.module:attribute`, and the object is imported when the name
-is first looked up. A low layer of the package can therefore name a high one without importing it, and
-worker processes can look up the same names as their parent.
+A name maps to an import string, `package.module:attribute`. The object is imported when the name is
+first looked up. A low layer of the package can therefore name a high one without importing it, and
+worker processes resolve the same names as their parent.
 
 Other packages register names through entry points, in the groups `holdfast.algorithms`,
 `holdfast.simulator_algorithms`, `holdfast.uncertainty` and `holdfast.environments`:
@@ -14,8 +14,8 @@ Other packages register names through entry points, in the groups `holdfast.algo
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import importlib.metadata
+import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -27,15 +27,20 @@ class Algorithm:
     """An algorithm of `solve` or of `train`.
 
     Attributes:
-        name: the name shown in solutions, run folders and reports.
+        name: label in solutions, run folders and reports.
         function: for tables, a function of a `tabular.algorithms.Run` that records every iterate in
-            it; for simulators, a function `(plan, environment, state) -> (state, metrics)` that
+            the run; for simulators, a function `(plan, environment, state) -> (state, metrics)` that
             performs one iteration of training and is traced by JAX.
         settings: frozen dataclass of the algorithm's hyper-parameters, or None if it has none.
         accepts: names of the optional `solve` arguments this algorithm accepts.
         robust: whether the algorithm uses worst-case kernels, not only the nominal kernel.
         constrained: whether the algorithm enforces the constraints.
         local: whether the result depends on the initial policy.
+
+    Example:
+        >>> from holdfast.registry import ALGORITHMS
+        >>> ALGORITHMS["rcpo"].name, ALGORITHMS["rvi"].constrained
+        ('rcpo', False)
     """
 
     name: str
@@ -81,8 +86,8 @@ class Registry(Mapping[str, Any]):
     """The names of one kind of object, each imported when it is first looked up.
 
     Arguments:
-        kind: what the objects are, for error messages.
-        group: the entry-point group through which other packages add names.
+        kind: the argument's name in error messages, such as "algorithm".
+        group: entry-point group through which other packages add names.
         built_in: import strings by name.
 
     Example:
@@ -102,7 +107,7 @@ class Registry(Mapping[str, Any]):
 
     @property
     def targets(self) -> dict[str, Any]:
-        """Import strings, entry points or objects by name; built-in names come first and win."""
+        """Import strings or objects by name. A built-in name takes precedence over an entry point."""
         if self._targets is None:
             found = importlib.metadata.entry_points(group=self.group)
             self._targets = {**self._built_in}
@@ -111,26 +116,45 @@ class Registry(Mapping[str, Any]):
         return self._targets
 
     def register(self, name: str, target: object) -> None:
-        """Add a name in this process: an object, or an import string that worker processes can use too.
+        """Add a name in this process.
+
+        Arguments:
+            name: the new name.
+            target: the object, or its import string. Worker processes do not see names that are
+                registered here; give them an entry point or an import string.
 
         Raises:
-            ValueError: the name is a built-in one.
+            ValueError: the name belongs to a built-in object.
         """
         if name in self._built_in:
             raise ValueError(f"{self.kind}: {name!r} is a built-in name; choose another")
         self.targets[name] = target
 
     def find(self, name: str) -> Any:
-        """Return the object with this name; `package.module:attribute` needs no registration.
+        """Return the object with this name, or with this import string.
 
         Raises:
-            ValueError: there is no such name, or its module cannot be imported.
+            ValueError: the name is unknown, or the object cannot be imported.
         """
         if name in self.targets:
             return self[name]
         if isinstance(name, str) and ":" in name:
             return self._load(name, name)
         raise ValueError(f"{self.kind}: there is no {name!r}{meant(name, list(self.targets))}")
+
+    def name_of(self, found: Any) -> str:
+        """Return the name under which `find` returns this object: its own name or an import string.
+
+        Example:
+            >>> from holdfast.registry import UNCERTAINTY
+            >>> from holdfast.uncertainty import KL, UncertaintySet
+            >>> UNCERTAINTY.name_of(KL), UNCERTAINTY.name_of(UncertaintySet)
+            ('kl', 'holdfast.uncertainty._set:UncertaintySet')
+        """
+        name = getattr(found, "name", None)
+        if name in self.targets and self[name] is found:
+            return str(name)
+        return f"{found.__module__}:{found.__qualname__}"
 
     def __getitem__(self, name: str) -> Any:
         target = self.targets[name]
@@ -156,8 +180,7 @@ def imported(target: str) -> Any:
         >>> imported("math:pi")
         3.141592653589793
     """
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return pkgutil.resolve_name(target)
 
 
 _TABULAR = "holdfast.tabular.algorithms"

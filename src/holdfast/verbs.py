@@ -1,34 +1,33 @@
-"""The public verbs, for tables and for simulators.
+"""The public verbs: `evaluate`, `solve`, `certify`, `train`, `stress` and `load`.
 
-Each verb accepts a name wherever it accepts a model or a simulator, and passes the resolved object on to
-the function of the same name in `holdfast.tabular` or `holdfast.simulators`.
+Each verb accepts a name wherever it accepts a model or a simulator. It passes the object on to the
+function of the same name in `holdfast.tabular` or `holdfast.simulators`, and has the signature and the
+documentation of that function. The modules for simulators are imported when they are first needed, so
+that tables do not wait for them.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import registry
 from holdfast._support.arguments import meant
-from holdfast.environments.table_simulator import TableSimulator, named_simulator
-from holdfast.gym.disturb import disturb, from_recipe, gymnasium_ids, is_gymnasium
 from holdfast.model import RobustCMDP
-from holdfast.simulators import stress as _stress
-from holdfast.simulators import train as _train
-from holdfast.simulators.environment import Environment
-from holdfast.simulators.policy.agent import Agent, load_agent
 from holdfast.tabular import certify as _certify
 from holdfast.tabular import evaluate as _evaluate
 from holdfast.tabular import solve as _solve
 
-P = ParamSpec("P")
+if TYPE_CHECKING:
+    from holdfast.simulators.environment import Environment
+    from holdfast.simulators.policy.agent import Agent
+
 R = TypeVar("R")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_model(given: str | PathLike[str] | RobustCMDP, **options: Any) -> RobustCMDP:
@@ -79,6 +78,10 @@ def as_simulator(given: Any, **options: Any) -> Environment:
         >>> as_simulator("point-gather", horizon=20).horizon
         20
     """
+    from holdfast.environments.table_simulator import TableSimulator, named_simulator
+    from holdfast.gym.disturb import disturb, gymnasium_ids, is_gymnasium
+    from holdfast.simulators.environment import Environment
+
     if isinstance(given, str) and (given in registry.ENVIRONMENTS or "." in given.split(":")[0]):
         return named_simulator(given, **options)
     if isinstance(given, Environment):
@@ -106,6 +109,8 @@ def simulator_from(description: Mapping[str, Any]) -> Environment | None:
         20
     """
     if description.get("gymnasium"):
+        from holdfast.gym.disturb import from_recipe
+
         return from_recipe(description)
     try:
         env = as_simulator(str(description.get("name", "")), **description.get("options", {}))
@@ -116,28 +121,37 @@ def simulator_from(description: Mapping[str, Any]) -> Environment | None:
     return env if same else None
 
 
-def _on_model(verb: Callable[Concatenate[RobustCMDP, P], R]) -> Callable[..., R]:
+def _accepting_names(
+    verb: Callable[..., R], argument: str, resolve: Callable[[Any], Any]
+) -> Callable[..., R]:
+    """Return the verb with one argument resolved before the call; None stays None."""
+    signature = inspect.signature(verb)
+
     @functools.wraps(verb)
-    def call(model: Any, *args: P.args, **kwargs: P.kwargs) -> R:
-        return verb(as_model(model), *args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> R:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{verb.__name__}: {error}") from None
+        if bound.arguments.get(argument) is not None:
+            bound.arguments[argument] = resolve(bound.arguments[argument])
+        return verb(*bound.args, **bound.kwargs)
 
     return call
 
 
-evaluate = _on_model(_evaluate.evaluate)
-solve = _on_model(_solve.solve)
-certify = _on_model(_certify.certify)
+evaluate = _accepting_names(_evaluate.evaluate, "model", as_model)
+solve = _accepting_names(_solve.solve, "model", as_model)
+certify = _accepting_names(_certify.certify, "model", as_model)
 
 
-@functools.wraps(_train.train)
-def train(environment: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: D103
-    return _train.train(as_simulator(environment), *args, **kwargs)
-
-
-@functools.wraps(_stress.stress)
-def stress(agent: Any, *, environment: Any = None, **kwargs: Any) -> Any:  # noqa: D103
-    simulator = None if environment is None else as_simulator(environment)
-    return _stress.stress(agent, environment=simulator, **kwargs)
+def __getattr__(name: str) -> Any:
+    """Return `train` or `stress`, made when first used: both need the simulators' modules."""
+    if name not in ("train", "stress"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    verb = registry.imported(f"holdfast.simulators.{name}:{name}")
+    globals()[name] = _accepting_names(verb, "environment", as_simulator)
+    return globals()[name]
 
 
 def load(path: str | PathLike[str], *, environment: Any = None) -> Agent:
@@ -163,5 +177,7 @@ def load(path: str | PathLike[str], *, environment: Any = None) -> Agent:
         >>> agent.algorithm, agent.seed, agent.environment
         ('trpo', 0, None)
     """
+    from holdfast.simulators.policy.agent import load_agent
+
     make = simulator_from if environment is None else (lambda _: as_simulator(environment))
     return load_agent(path, make)
