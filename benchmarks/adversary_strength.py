@@ -19,7 +19,12 @@ import numpy as np
 import holdfast as hf
 from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.environments.table_simulator import TableSimulator
-from holdfast.simulators.certificates.attack import Frozen, played_length, train_attackers, watch
+from holdfast.simulators.certificates.attack import (
+    FrozenPolicy,
+    played_length,
+    train_attackers,
+    watch,
+)
 from holdfast.simulators.environment import Environment
 from holdfast.simulators.policy.networks import Policy
 from holdfast.simulators.training.rollout import Signal
@@ -112,7 +117,7 @@ def attacked(
     """For each signal, what the adversaries leave of it at each radius."""
     signals = Signal(jnp.full(2, discount), jnp.full(2, 0.95), bootstrap=True)
     length = played_length(env.horizon, (discount,), bootstrap=True)
-    frozen = Frozen(env, policy, None, signals, length, hidden, critic_learning_rate, False)
+    frozen = FrozenPolicy(env, policy, None, signals, length, hidden, critic_learning_rate, False)
     key = jax.random.PRNGKey(1)
     indices = jnp.repeat(jnp.arange(2), len(radii))
     found = train_attackers(

@@ -8,13 +8,14 @@ from holdfast.experiments import DeepExperiment
 from holdfast.experiments.deep_runner import DeepResults, Trained
 from holdfast.report.deep_claims import check_deep_claims
 from holdfast.report.deep_experiment import lines, write_deep_experiment
-from holdfast.simulators.certificates.stress_result import Interval, Measured, Row, Stress
+from holdfast.simulators.certificates.intervals import ConfidenceInterval, Measured
+from holdfast.simulators.certificates.stress_result import Row, Stress
 
 EXPERIMENT = DeepExperiment(trust_regions=(0.01,), seeds=2, iterations=3, attacks=(0.2,))
 
 
 def measured(value):
-    each = Interval(value, value - 0.005, value + 0.005)
+    each = ConfidenceInterval(value, value - 0.005, value + 0.005)
     return Measured(*each, 0.0, (each, each))
 
 

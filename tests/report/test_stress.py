@@ -7,14 +7,15 @@ import pytest
 
 from holdfast.report.figures import DOTS_PER_INCH
 from holdfast.report.stress import plot_stress
-from holdfast.simulators.certificates.stress_result import Interval, Measured, Row, Stress
+from holdfast.simulators.certificates.intervals import ConfidenceInterval, Measured
+from holdfast.simulators.certificates.stress_result import Row, Stress
 
 BLUE, ORANGE, GREEN = (0, 114, 178), (213, 94, 0), (0, 158, 115)
 
 
 def result(algorithm="rcpo", *, cost=0.05, slope=0.2, costs=("bombs",), kinds=("attack",)):
     def value(mean):
-        interval = Interval(mean, mean - 0.01, mean + 0.01)
+        interval = ConfidenceInterval(mean, mean - 0.01, mean + 0.01)
         return Measured(*interval, None, (interval,))
 
     def row(kind, level, subject, worse):

@@ -1,31 +1,20 @@
 """Stress of a frozen policy against closed forms, exact tables and plain simulation."""
 
 import dataclasses
-import json
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.stats
 
 import holdfast as hf
 from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.environments.point_gather import PointGather
 from holdfast.environments.table_simulator import TableSimulator
-from holdfast.simulators.certificates.attack import Noisier, played_length
-from holdfast.simulators.certificates.stress_result import (
-    Interval,
-    Measured,
-    Row,
-    Stress,
-    bootstrap_means,
-    measured,
-)
+from holdfast.simulators.certificates import attack_plan
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.policy.networks import MLP, Policy
-from holdfast.simulators.stress import stress
 from holdfast.simulators.training.settings import AdversarySettings, Settings
 
 GAIN = np.array([[-0.5, 0.0, 0.2], [0.1, -0.4, 0.0]])
@@ -82,7 +71,7 @@ def found(linear, limit, learned, steps):
     agents = [
         agent_of(linear, affine(linear, GAIN, OFFSET), limit=limit, seed=seed) for seed in (0, 1)
     ]
-    return stress(
+    return hf.stress(
         agents,
         radii=RADII,
         noise=(1, 2),
@@ -148,7 +137,7 @@ def test_a_table_under_tilted_kernels_is_as_bad_as_its_exact_worst_case():
     quick = dataclasses.replace(agent.settings, critic_learning_rate=0.03)
     agent = dataclasses.replace(agent, settings=quick)
     kind = AdversarySettings("tilted", updates=10, batch_size=1000, minibatches=1, candidates=32)
-    found = stress(agent, radii=[0.1], restarts=1, episodes=1000, kernels=kind)
+    found = hf.stress(agent, radii=[0.1], restarts=1, episodes=1000, kernels=kind)
     exact = hf.evaluate(model.replace(uncertainty=hf.KL(0.1)), table)
     assert [row.kind for row in found.rows] == ["nominal", "attack", "attack"]
     constraint = exact.constraints[0]
@@ -181,17 +170,6 @@ def test_noise_widens_returns_of_a_linear_system_and_leaves_their_mean(found, li
     assert twice.mean == pytest.approx(nominal, abs=twice.high - twice.low)
 
 
-def test_noise_is_scaled_and_added_to_actions_before_the_step(linear):
-    noisy = Noisier(linear, jnp.asarray(2.0), jnp.asarray(0.5))
-    assert noisy.disturbance.size == 5
-    state, action = jnp.array([1.0, 2.0, 3.0]), jnp.array([0.1, 0.2])
-    w = jnp.array([0.3, -0.3, 0.1, 1.0, -2.0])
-    there = noisy.step(state, action, w)
-    direct = linear.step(state, action + 0.5 * w[3:], 2 * w[:3])
-    np.testing.assert_allclose(there.state, direct.state, rtol=1e-6)
-    assert float(there.reward) == pytest.approx(float(direct.reward))
-
-
 @pytest.fixture(scope="module")
 def gatherer():
     env = PointGather()
@@ -220,7 +198,7 @@ def test_parameters_change_what_direct_simulation_says_they_change(gatherer):
     policy = gatherer.policy
     straight_on = MLP(policy.network.weights, (jnp.array([0.8, 0.1]),))
     agent = dataclasses.replace(gatherer, policy=Policy(straight_on, policy.log_std, policy.space))
-    found = stress(
+    found = hf.stress(
         agent,
         radii=None,
         noise=None,
@@ -271,119 +249,6 @@ def test_progress_is_told_step_by_step(found, steps):
     assert "gaussian-mixture against cost within 0.2" in what
 
 
-@pytest.mark.parametrize("values", [np.arange(40) % 7.0, np.random.default_rng(1).normal(size=40)])
-def test_bootstrap_is_that_of_plain_resampling(values):
-    drawn = bootstrap_means(values, np.random.default_rng(0), 20_000)
-    rng = np.random.default_rng(9)
-    plain = rng.choice(values, (20_000, len(values))).mean(1)
-    assert scipy.stats.ks_2samp(drawn, plain).pvalue > 1e-3
-
-
-def test_intervals_of_normal_numbers_are_those_of_the_normal_distribution():
-    rng = np.random.default_rng(3)
-    agents = [rng.normal(1.0, 2.0, 4000), rng.normal(3.0, 1.0, 4000)]
-    value = measured(agents, 0.9, seed=0)
-    z = scipy.stats.norm.ppf(0.95)
-    errors = [each.std() / math.sqrt(len(each)) for each in agents]
-    for interval, each, error in zip(value.agents, agents, errors, strict=True):
-        assert interval.mean == pytest.approx(each.mean())
-        assert interval.low == pytest.approx(each.mean() - z * error, abs=0.15 * error)
-        assert interval.high == pytest.approx(each.mean() + z * error, abs=0.15 * error)
-    together = math.hypot(*errors) / 2
-    assert value.low == pytest.approx(value.mean - z * together, abs=0.15 * together)
-    assert value.high == pytest.approx(value.mean + z * together, abs=0.15 * together)
-    assert measured(agents, 0.9, seed=0) == value
-    assert measured(agents, 0.9, seed=1) != value
-
-
-def test_intervals_cover_the_truth_as_often_as_they_say():
-    rng = np.random.default_rng(0)
-    covered = 0
-    for trial in range(200):
-        value = measured([rng.binomial(1, 0.1, 400).astype(float)], 0.9, seed=trial)
-        covered += value.low <= 0.1 <= value.high
-    assert 0.83 <= covered / 200 <= 0.96
-
-
-# --- the record
-
-
-def fabricated(nominal, *highs, radii=(0.1, 0.4), limits=(0.1,)):
-    """A record whose upper ends are given: of each cost at every radius."""
-
-    def value(high):
-        return Measured(high - 0.02, high - 0.04, high, None, (Interval(high - 0.02, 0.0, high),))
-
-    names = tuple(f"cost {i}" for i in range(len(limits)))
-    rows = [Row("nominal", 0.0, "", value(1.0), tuple(value(x) for x in nominal))]
-    for name, each in zip(names, highs, strict=True):
-        rows += [
-            Row("attack", radius, name, value(1.0), (value(high),) * len(names), ("tilted",))
-            for radius, high in zip(radii, each, strict=True)
-        ]
-    environment = {"name": "made-up", "parameters": {}}
-    setup = {"episodes": 10, "confidence": 0.95}
-    return Stress(("rcpo-0",), names, limits, tuple(rows), environment, setup)
-
-
-@pytest.mark.parametrize(
-    ("nominal", "highs", "radius", "beyond"),
-    [
-        (0.2, (0.3, 0.4), math.nan, False),
-        (0.05, (0.06, 0.1), 0.4, True),
-        (0.05, (0.06, 0.14), (math.sqrt(0.1) * 1.5) ** 2, False),
-        (0.0, (0.2, 0.3), 0.1 / 4, False),
-        # What holds again further out does not count.
-        (0.0, (0.2, 0.05), 0.1 / 4, False),
-    ],
-)
-def test_the_critical_radius_is_the_first_crossing(nominal, highs, radius, beyond):
-    found = fabricated([nominal], highs)
-    assert found.critical_radius == pytest.approx(radius, nan_ok=True)
-    assert found.beyond_tested is beyond
-
-
-def test_the_overall_critical_radius_is_the_smallest():
-    found = fabricated([0.0, 0.0], (0.05, 0.06), (0.2, 0.3), limits=(0.1, 0.1))
-    assert [each.beyond_tested for each in found.critical_radii] == [True, False]
-    assert found.critical_radius == pytest.approx(0.025)
-    assert not found.beyond_tested
-
-
-def test_json_comes_back_the_same(found, tmp_path):
-    assert Stress.from_dict(json.loads(json.dumps(found.to_dict()))).rows == found.rows
-    path = tmp_path / "deep" / "stress.json"
-    found.save(path)
-    again = Stress.load(path)
-    assert again.to_dict() == json.loads(path.read_text())
-    assert str(again) == str(found)
-    broken = fabricated([0.2], (0.3, 0.4))
-    broken.save(path)
-    assert json.loads(path.read_text())["critical_radius"] is None
-    path.write_text("{}")
-    with pytest.raises(ValueError, match=r"stress\.json: not a result of stress"):
-        Stress.load(path)
-
-
-def test_it_prints_as_a_table():
-    text = str(fabricated([0.05], (0.08, 0.3)))
-    assert text.splitlines() == [
-        "made-up, rcpo-0: mean over 10 episodes [95 % interval]",
-        "                                      reward       cost 0 ≤ 0.1",
-        "nominal                       0.98 [0.96, 1]  0.03 [0.01, 0.05]",
-        "attack on cost 0, radius 0.1  0.98 [0.96, 1]  0.06 [0.04, 0.08]",
-        "attack on cost 0, radius 0.4  0.98 [0.96, 1]   0.28 [0.26, 0.3]  violated",
-        "critical radius of cost 0: 0.119",
-    ]
-
-
-def test_discounted_episodes_are_played_until_little_is_left():
-    assert played_length(200, (0.9, 0.9), bootstrap=True) == 200
-    length = played_length(10, (0.99, 0.95), bootstrap=True)
-    assert 0.99**length <= 1e-3 < 0.99 ** (length - 1)
-    assert played_length(10, (0.99, 1.0), bootstrap=False) == 10
-
-
 # --- refusals
 
 
@@ -410,23 +275,21 @@ def test_discounted_episodes_are_played_until_little_is_left():
     ],
 )
 def test_bad_arguments_are_refused_by_name(gatherer, monkeypatch, arguments, message):
-    from holdfast.simulators.certificates import stress_bench as module
-
-    monkeypatch.setattr(module, "play_nominal", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr(attack_plan, "play_nominal", lambda *_: pytest.fail("work was done"))
     with pytest.raises(ValueError, match=message.replace("[", r"\[")):
-        stress(gatherer, **arguments)
+        hf.stress(gatherer, **arguments)
 
 
 def test_bad_agents_are_refused(gatherer, linear):
     with pytest.raises(ValueError, match="pass environment="):
-        stress(dataclasses.replace(gatherer, environment=None))
+        hf.stress(dataclasses.replace(gatherer, environment=None))
     with pytest.raises(ValueError, match="agent: expected an Agent or a list of them"):
-        stress([])
+        hf.stress([])
     other = agent_of(linear, affine(linear, GAIN, OFFSET), limit=1.0)
     with pytest.raises(ValueError, match="environment: point-gather has 29 observations"):
-        stress([gatherer, other])
+        hf.stress([gatherer, other])
     with pytest.raises(ValueError, match="agent: expected agents with the same limits"):
-        stress([gatherer, dataclasses.replace(gatherer, limits=(0.2,))])
+        hf.stress([gatherer, dataclasses.replace(gatherer, limits=(0.2,))])
 
 
 def test_tables_refuse_noise_on_what_they_do_not_have():
@@ -434,8 +297,8 @@ def test_tables_refuse_noise_on_what_they_do_not_have():
     policy = Policy.create(jax.random.PRNGKey(0), env.observation_size, (), env.action_space)
     agent = agent_of(env, policy, limit=0.0)
     with pytest.raises(ValueError, match="noise: the disturbance of table is not Gaussian"):
-        stress(agent, noise=[2])
+        hf.stress(agent, noise=[2])
     with pytest.raises(ValueError, match="action_noise: the actions of table are not vectors"):
-        stress(agent, action_noise=[0.1])
+        hf.stress(agent, action_noise=[0.1])
     with pytest.raises(ValueError, match="wind: not a parameter of table, which has none"):
-        stress(agent, wind=[1.0])
+        hf.stress(agent, wind=[1.0])

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from holdfast.experiments.deep_runner import DeepResults, Trained
 from holdfast.experiments.description import read_suite
 from holdfast.report.claims import Claim, Finding, Verdict
-from holdfast.simulators.certificates.stress_result import Measured, Stress
+from holdfast.simulators.certificates.intervals import Measured
+from holdfast.simulators.certificates.stress_result import Stress
 
 _PAPER, _OURS = "paper, section 6.2", "ours"
 # "Much higher" rewards: by this share at least.

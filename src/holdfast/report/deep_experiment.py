@@ -11,7 +11,7 @@ from holdfast._support.files import write_json, write_text
 from holdfast.experiments.deep_runner import DeepResults, Trained
 from holdfast.report.stress import Learning, plot_learning, plot_stress
 from holdfast.report.tables import versions, write_csv
-from holdfast.simulators.certificates.stress_result import Measured
+from holdfast.simulators.certificates.intervals import Measured
 
 # The noise on actions under which the authors test.
 AUTHORS_NOISE = 0.1

@@ -74,7 +74,8 @@ def plot_stress(
 
     Example:
         >>> import pathlib, tempfile
-        >>> from holdfast.simulators.certificates.stress_result import Measured, Row, Stress
+        >>> from holdfast.simulators.certificates.intervals import Measured
+        >>> from holdfast.simulators.certificates.stress_result import Row, Stress
         >>> def row(kind, level, subject, cost):
         ...     value = Measured(cost, cost - 0.01, cost + 0.01, None, ())
         ...     return Row(kind, level, subject, value, (value,))
@@ -428,5 +429,5 @@ def _critical_text(found: Stress) -> str:
     if math.isinf(radius):
         return "no limit to keep"
     if math.isnan(radius):
-        return "over its limit even without an attack"
+        return "over its limit even without an attack" if found.attacked else "no attack was run"
     return f"critical radius {'≥ ' if found.beyond_tested else ''}{radius:.2g}"

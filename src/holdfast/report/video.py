@@ -193,7 +193,7 @@ def record(
         ...     [file.name for file in pathlib.Path(folder).iterdir()]
         ['episode.gif']
     """
-    from holdfast.simulators.policy.evaluation import Player
+    from holdfast.simulators.policy.gymnasium_player import Player
 
     path = check_video(path)
     if env is not None and env.render_mode != "rgb_array":

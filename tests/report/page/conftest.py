@@ -18,7 +18,8 @@ from holdfast.experiments.results import Bound, Result, Results
 from holdfast.experiments.store import fingerprint, model_digest, to_bytes
 from holdfast.report.page import write_page
 from holdfast.report.solution import write_solution
-from holdfast.simulators.certificates.stress_result import Interval, Measured, Row, Stress
+from holdfast.simulators.certificates.intervals import ConfidenceInterval, Measured
+from holdfast.simulators.certificates.stress_result import Row, Stress
 from holdfast.simulators.train import prepare
 from holdfast.simulators.training import runs
 from holdfast.simulators.training.loop import Run
@@ -106,7 +107,7 @@ def train_folder(folder: Path, run: Run, done: int, *, with_agents: bool = False
 
 def stressed(agent: str = "rcpo-0", slope: float = 0.3) -> Stress:
     def value(mean: float) -> Measured:
-        interval = Interval(mean, mean - 0.02, mean + 0.02)
+        interval = ConfidenceInterval(mean, mean - 0.02, mean + 0.02)
         return Measured(*interval, None, (interval,))
 
     def row(kind: str, level: float, subject: str, worse: float) -> Row:

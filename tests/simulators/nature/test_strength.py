@@ -9,7 +9,12 @@ import pytest
 import holdfast as hf
 from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.environments.table_simulator import TableSimulator
-from holdfast.simulators.certificates.attack import Frozen, played_length, train_attackers, watch
+from holdfast.simulators.certificates.attack import (
+    FrozenPolicy,
+    played_length,
+    train_attackers,
+    watch,
+)
 from holdfast.simulators.policy.networks import Policy
 from holdfast.simulators.training.rollout import Signal
 from holdfast.simulators.training.settings import AdversarySettings
@@ -23,7 +28,7 @@ def values_left(env, policy, discount, settings, radii, hidden, critic_learning_
     """Signal by signal, what adversaries leave at each radius, on episodes they did not learn from."""
     signals = Signal(jnp.full(2, discount), jnp.full(2, 0.95), bootstrap=True)
     length = played_length(env.horizon, (discount,), bootstrap=True)
-    frozen = Frozen(env, policy, None, signals, length, hidden, critic_learning_rate, False)
+    frozen = FrozenPolicy(env, policy, None, signals, length, hidden, critic_learning_rate, False)
     key = jax.random.PRNGKey(1)
     indices = jnp.repeat(jnp.arange(2), len(radii))
     found = train_attackers(

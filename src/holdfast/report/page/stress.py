@@ -97,7 +97,7 @@ def critical_in_words(found: Stress) -> str:
     """The critical radius, as a table has it."""
     radius = found.critical_radius
     if math.isnan(radius):
-        return "none"
+        return "none" if found.attacked else "no attack was run"
     if math.isinf(radius):
         return "∞"
     return f"≥ {radius:.3g}" if found.beyond_tested else f"{radius:.3g}"

@@ -1,4 +1,4 @@
-"""A trained policy: what `train` gives back, and what is used, saved and stressed."""
+"""A trained policy: the result of `train`, and the object that is used, saved and stressed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 from holdfast._version import __version__
 from holdfast.model import RobustCMDP
 from holdfast.simulators.environment import Box, Discrete, Environment
-from holdfast.simulators.policy.networks import Normaliser, Policy
+from holdfast.simulators.policy.networks import CLIP, EPSILON, Normaliser, Policy
 from holdfast.simulators.training import checkpoint
 from holdfast.simulators.training.settings import Settings
 
@@ -26,23 +26,18 @@ if TYPE_CHECKING:
 
     from holdfast.simulators.policy.evaluation import AgentEvaluation
 
-# Of `Normaliser.__call__`, here in NumPy; a test holds the two together.
-_CLIP, _EPSILON = np.float32(10.0), np.float32(1e-6)
 
-
-class Arrays(NamedTuple):
-    """The policy for NumPy alone: a call of JAX costs more than all of it.
+class PolicyArrays(NamedTuple):
+    """The policy as NumPy arrays: one prediction takes 20 µs, less than a call into JAX.
 
     Attributes:
         inputs: length of an observation.
-        mean: of observations; None where they are taken as they are.
-        inverse_spread: one over their spread.
-        clip: beyond which normalised observations are cut.
-        layers: weight and bias of every hidden layer.
-        last: weight and bias of the last one.
-        std: of actions that are vectors.
-        box: their lowest and highest values, and the middle and half the range of what is cut to those;
-            None where they have no bounds.
+        mean: mean of observations; None if they are not normalised.
+        inverse_spread: one over the standard deviation of observations.
+        clip: largest absolute value of a normalised observation.
+        layers: weight and bias of every layer.
+        std: standard deviation of vector actions; None for discrete actions.
+        box: low, high, middle and half width of the action space; None if it is unbounded.
     """
 
     inputs: int
@@ -50,36 +45,72 @@ class Arrays(NamedTuple):
     inverse_spread: np.ndarray | None
     clip: np.float32
     layers: tuple[tuple[np.ndarray, np.ndarray], ...]
-    last: tuple[np.ndarray, np.ndarray]
     std: np.ndarray | None
     box: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
+
+    @classmethod
+    def create(cls, policy: Policy, observations: Normaliser | None) -> PolicyArrays:
+        """Return the arrays of a policy and of its normaliser."""
+        space, network, mean, inverse = policy.space, policy.network, None, None
+        if observations is not None:
+            mean = _array(observations.mean)
+            inverse = 1 / np.sqrt(_array(observations.square) + np.float32(EPSILON))
+        box = None
+        if isinstance(space, Box) and any(map(math.isfinite, (*space.low, *space.high))):
+            low, high = _array(space.low), _array(space.high)
+            # Without both bounds an action has no scale of its own: it is clipped and not scaled.
+            middle, half = np.zeros_like(low), np.ones_like(low)
+            if space.is_bounded:
+                middle, half = (low + high) / np.float32(2), (high - low) / np.float32(2)
+            box = (low, high, middle, half)
+        weights, biases = map(_array, network.weights), map(_array, network.biases)
+        layers = tuple(zip(weights, biases, strict=True))
+        std = None if policy.log_std is None else np.exp(_array(policy.log_std))
+        return cls(len(layers[0][0]), mean, inverse, np.float32(CLIP), layers, std, box)
+
+    def outputs(self, x: np.ndarray) -> np.ndarray:
+        """Return logits, or mean actions in the policy's units."""
+        if self.mean is not None:
+            x = (x - self.mean) * self.inverse_spread
+            x = np.minimum(np.maximum(x, -self.clip), self.clip)
+        *hidden, (weight, bias) = self.layers
+        for inner_weight, inner_bias in hidden:
+            x = np.tanh(x @ inner_weight + inner_bias)
+        return x @ weight + bias
+
+    def actions(self, outputs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
+        """Return actions in the environment's units: the most likely ones, or drawn ones."""
+        if self.std is None:
+            if generator is not None:
+                outputs = outputs + generator.gumbel(size=outputs.shape)
+            return outputs.argmax(axis=-1)
+        if generator is not None:
+            outputs = outputs + self.std * generator.standard_normal(outputs.shape, np.float32)
+        if self.box is None:
+            return outputs
+        low, high, middle, half = self.box
+        return np.minimum(np.maximum(middle + half * outputs, low), high)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Agent:
-    """A policy with all that is needed to use it.
+    """A trained policy with everything that is needed to use it.
 
     Attributes:
         policy: the network.
-        observations: the normaliser of what it sees; None where it sees observations as they are.
-        algorithm: that trained it.
-        settings: of that training.
-        limits: of the costs that it was trained under.
-        seed: of that training.
-        environment: the simulator; None where it was not Holdfast's own and the agent was loaded.
-        description: of the simulator, as it was.
+        observations: normaliser of the observations, or None if they are not normalised.
+        algorithm: name of the algorithm that trained it.
+        settings: settings of the training.
+        limits: cost limits of the training.
+        seed: seed of the training.
+        environment: the simulator; None if the agent was loaded and its simulator is not registered.
+        description: description of the simulator, as `Environment.description` returns it.
 
     Example:
-        >>> import tempfile, numpy as np, holdfast as hf
+        >>> import holdfast as hf
         >>> model = hf.environments.n_chain(nodes=5)
-        >>> agent = hf.train(model, "trpo", limit_on="discounted", iterations=1, batch_size=300)
-        >>> agent.predict(np.eye(5)).shape
-        (5,)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     agent.save(f"{folder}/agent.safetensors")
-        ...     again = hf.load(f"{folder}/agent.safetensors", environment=model)
-        >>> bool(again.predict(np.eye(5)[2]) == agent.predict(np.eye(5)[2]))
-        True
+        >>> hf.train(model, "trpo", limit_on="discounted", iterations=1, batch_size=300)
+        Agent('trpo', seed=0, environment='table', limits=(-6.0,))
     """
 
     policy: Policy
@@ -91,6 +122,15 @@ class Agent:
     environment: Environment | None
     description: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        name = self.description.get("name")
+        return f"Agent({self.algorithm!r}, seed={self.seed}, environment={name!r}, limits={self.limits})"
+
+    @property
+    def label(self) -> str:
+        """Algorithm and seed, as in "rcpo-0"."""
+        return f"{self.algorithm}-{self.seed}"
+
     def predict(
         self,
         observation: Any,
@@ -98,19 +138,26 @@ class Agent:
         *,
         generator: np.random.Generator | None = None,
     ) -> np.ndarray:
-        """The action for one observation, or for rows of them, in the environment's units.
+        """Return the action for one observation, or for rows of them, in the environment's units.
 
-        Vectors are cut to the bounds of the action space, where it has any.
+        Vector actions are clipped to the bounds of the action space.
 
         Arguments:
-            observation: one, or an array with one in each row. What a Gymnasium environment gives for
-                a space that is no box is taken too: by the `encode` of the agent's environment where
-                that has one, otherwise by its numbers in order, a mapping's by its sorted keys.
-            deterministic: the most likely action; otherwise one is drawn, as in training.
-            generator: draws it; a new one, seeded by the system, if left out.
+            observation: one observation, or an array with one in each row. Dict and tuple observations
+                of Gymnasium are accepted too: the `encode` method of the agent's environment converts
+                them if there is one; otherwise their numbers are concatenated, dicts by sorted keys.
+            deterministic: return the most likely action instead of a drawn one.
+            generator: random generator of drawn actions; by default a new one, seeded by the system.
 
         Raises:
-            ValueError: the observation has another length than the policy's, or is not finite.
+            ValueError: the observation has the wrong length, or is not finite.
+
+        Example:
+            >>> import numpy as np, holdfast as hf
+            >>> model = hf.environments.n_chain(nodes=5)
+            >>> agent = hf.train(model, "trpo", limit_on="discounted", iterations=1, batch_size=300)
+            >>> agent.predict(np.eye(5)).shape
+            (5,)
         """
         arrays = self.arrays
         x = self._vector(observation)
@@ -118,33 +165,13 @@ class Agent:
             raise ValueError(f"observation: expected {arrays.inputs} numbers, got shape {x.shape}")
         if not np.isfinite(x).all():
             raise ValueError("observation: expected finite numbers, got some that are not")
-        if arrays.mean is not None:
-            x = (x - arrays.mean) * arrays.inverse_spread
-            x = np.minimum(np.maximum(x, -arrays.clip), arrays.clip)
-        for weight, bias in arrays.layers:
-            x = np.tanh(x @ weight + bias)
-        weight, bias = arrays.last
-        outputs = x @ weight + bias
-        if not deterministic:
-            generator = generator or np.random.default_rng()
-        if arrays.std is None:
-            if generator is not None and not deterministic:
-                outputs = outputs + generator.gumbel(size=outputs.shape)
-            return self._decoded(outputs.argmax(axis=-1))
-        if generator is not None and not deterministic:
-            outputs = outputs + arrays.std * generator.standard_normal(outputs.shape, np.float32)
-        if arrays.box is not None:
-            low, high, middle, half = arrays.box
-            outputs = np.minimum(np.maximum(middle + half * outputs, low), high)
-        return self._decoded(outputs)
-
-    def _decoded(self, actions: np.ndarray) -> np.ndarray:
-        """Actions as the environment takes them, where it says how that is."""
+        drawn_by = None if deterministic else generator or np.random.default_rng()
+        actions = arrays.actions(arrays.outputs(x), drawn_by)
         decode = getattr(self.environment, "decode", None)
         return actions if decode is None else decode(actions)
 
     def _vector(self, observation: Any) -> np.ndarray:
-        """An observation as the policy takes it, or rows of them."""
+        """Return one observation, or rows of them, as the policy's input."""
         encode = getattr(self.environment, "encode", None)
         x = None
         if not isinstance(observation, Mapping):
@@ -160,32 +187,9 @@ class Agent:
             raise ValueError(f"observation: expected numbers ({error})") from error
 
     @functools.cached_property
-    def arrays(self) -> Arrays:
-        """The policy's numbers, with the normalisation and the bounds that belong to it."""
-        policy, space, seen = self.policy, self.policy.space, self.observations
-        weights, biases = (
-            [np.array(each, np.float32) for each in part]
-            for part in (policy.network.weights, policy.network.biases)
-        )
-        *layers, last = zip(weights, biases, strict=True)
-        box = None
-        if isinstance(space, Box) and any(map(math.isfinite, (*space.low, *space.high))):
-            low, high = np.array(space.low, np.float32), np.array(space.high, np.float32)
-            # Where a bound is missing, actions have no scale of their own and are only cut.
-            scale = np.zeros_like(low), np.ones_like(low)
-            if space.is_bounded:
-                scale = (low + high) / np.float32(2), (high - low) / np.float32(2)
-            box = (low, high, *scale)
-        return Arrays(
-            len(weights[0]),
-            None if seen is None else np.array(seen.mean, np.float32),
-            None if seen is None else 1 / np.sqrt(np.array(seen.square, np.float32) + _EPSILON),
-            _CLIP,
-            tuple(layers),
-            last,
-            None if policy.log_std is None else np.exp(np.array(policy.log_std, np.float32)),
-            box,
-        )
+    def arrays(self) -> PolicyArrays:
+        """The policy, its normaliser and its bounds as NumPy arrays."""
+        return PolicyArrays.create(self.policy, self.observations)
 
     def evaluate(
         self,
@@ -196,28 +200,27 @@ class Agent:
         confidence: float = 0.95,
         seed: int = 0,
     ) -> AgentEvaluation:
-        """Plays episodes and says what they pay and cost, with confidence intervals.
+        """Play episodes and return their rewards and costs with confidence intervals.
 
-        Means have percentile bootstrap intervals, as those of `stress` have. The share of episodes that
-        cost more than a limit allows has a Wilson interval, which is honest about a cost that was never
-        seen.
+        Means have percentile bootstrap intervals, as in `stress`. The share of episodes that cost more
+        than a limit has a Wilson interval, which has a positive width also if no episode did.
 
-        A simulator is played under its nominal noise, and its signals are added up as in training: plain
-        sums up to the horizon with limit_on="episode", otherwise discounted sums. A Gymnasium
-        environment is played with `predict`, one episode after the other up to its time limit, beyond
-        which nothing counts; its costs are info["costs"], info["cost"], or the third of six values.
+        A simulator is played under its nominal noise. Its signals are summed as in training: plain sums
+        up to the horizon with limit_on="episode", otherwise discounted sums. A Gymnasium environment is
+        played with `predict`, one episode after the other, up to its time limit. Its costs are read
+        from info["costs"], from info["cost"], or from the third of six values.
 
         Arguments:
-            environment: the agent's own simulator if left out; otherwise the name of one, a table, a
-                simulator, a Gymnasium environment or the id of one.
-            episodes: that are played.
-            deterministic: take the most likely actions, rather than draw them as in training.
-            confidence: of the intervals.
-            seed: of all that is drawn.
+            environment: name of an environment, a table, a simulator, a Gymnasium environment or its
+                id; by default the agent's own simulator.
+            episodes: number of episodes, at least 2.
+            deterministic: take the most likely action instead of drawing actions as in training.
+            confidence: level of the intervals.
+            seed: seed of everything that is drawn.
 
         Raises:
             ValueError: an argument cannot be used; the message names it.
-            FloatingPointError: the environment returned something that is not finite.
+            FloatingPointError: the environment returned a number that is not finite.
             TrainingError: a simulator outside JAX failed.
 
         Example:
@@ -242,29 +245,54 @@ class Agent:
         )
 
     def to_onnx(self, path: str | PathLike[str]) -> None:
-        """Writes the deterministic policy as an ONNX graph, whole or not at all.
+        """Write the deterministic policy as an ONNX graph; the file appears complete or not at all.
 
-        It takes `observation`, float32 of shape (batch, n), as `predict` does, and gives `action`:
-        float32 of shape (batch, m) in the environment's units, or int64 of shape (batch,). Observations
-        that are not flat have to be flattened by whoever calls it, and NaN is not refused.
+        The input `observation` is float32 of shape (batch, n). The output `action` is float32 of shape
+        (batch, m) in the environment's units, or int64 of shape (batch,) for discrete actions. The
+        caller flattens dict and tuple observations. The graph does not refuse NaN.
 
         Raises:
-            ImportError: onnx is not installed, which `pip install holdfast[onnx]` does.
+            ImportError: onnx is not installed; `pip install holdfast[onnx]` installs it.
+
+        Example:
+            >>> import pathlib, tempfile, holdfast as hf
+            >>> model = hf.environments.n_chain(nodes=5)
+            >>> agent = hf.train(model, "trpo", limit_on="discounted", iterations=1, batch_size=300)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     agent.to_onnx(f"{folder}/policy.onnx")
+            ...     [file.name for file in pathlib.Path(folder).iterdir()]
+            ['policy.onnx']
         """
         from holdfast.simulators.policy.onnx import write_onnx
 
         write_onnx(self, path)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes one file that `load` reads back; it appears whole or not at all."""
+        """Write one file that `load` reads; it appears complete or not at all.
+
+        Example:
+            >>> import tempfile, numpy as np, holdfast as hf
+            >>> model = hf.environments.n_chain(nodes=5)
+            >>> agent = hf.train(model, "trpo", limit_on="discounted", iterations=1, batch_size=300)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     agent.save(f"{folder}/agent.safetensors")
+            ...     again = hf.load(f"{folder}/agent.safetensors", environment=model)
+            >>> bool((again.predict(np.eye(5)) == agent.predict(np.eye(5))).all())
+            True
+        """
         checkpoint.save(Path(path), *self._contents())
 
     def to_bytes(self) -> bytes:
-        """What `save` writes."""
+        """Return the contents of the file that `save` writes."""
         return checkpoint.encode(*self._contents())
 
     def _contents(self) -> tuple[dict[str, Any], Any]:
         space = self.policy.space
+        # Bounds are stored as text, since JSON has no infinity.
+        bounds = {
+            name: [str(float(v)) for v in value] if isinstance(value, tuple) else value
+            for name, value in vars(space).items()
+        }
         header = {
             "kind": "agent",
             "version": __version__,
@@ -273,14 +301,20 @@ class Agent:
             "limits": list(self.limits),
             "seed": self.seed,
             "environment": dict(self.description),
-            "space": {"kind": type(space).__name__, **_jsonable(dataclasses.asdict(space))},
-            "sizes": [
-                int(self.policy.network.weights[0].shape[0]),
-                *(int(bias.shape[0]) for bias in self.policy.network.biases),
-            ],
+            "space": {"kind": type(space).__name__, **bounds},
+            "sizes": [self.arrays.inputs, *(len(bias) for _, bias in self.arrays.layers)],
             "normalised": self.observations is not None,
         }
         return header, (self.policy, self.observations)
+
+    def check_fits(self, env: Environment, name: str) -> None:
+        """Raise a ValueError if observations or actions of a simulator do not fit the policy's."""
+        inputs, space = self.arrays.inputs, self.policy.space
+        if inputs != env.observation_size or space != env.action_space:
+            raise ValueError(
+                f"environment: {env.name} has {env.observation_size} observations and actions "
+                f"{env.action_space}, {name} has {inputs} and {space}"
+            )
 
 
 def load_agent(
@@ -297,33 +331,36 @@ def load_agent(
         path = files[0]
     header = checkpoint.read_header(path, "agent")
     try:
-        space = _space(header["space"])
-        sizes = tuple(header["sizes"])
-        settings = Settings.from_dict(header["settings"])
+        space, sizes = _space(header["space"]), tuple(header["sizes"])
+        normalised = header["normalised"]
+        known = (
+            header["algorithm"],
+            Settings.from_dict(header["settings"]),
+            tuple(header["limits"]),
+            header["seed"],
+        )
+        description = header["environment"]
 
         def blank() -> tuple[Policy, Normaliser | None]:
             policy = Policy.create(jax.random.PRNGKey(0), sizes[0], sizes[1:-1], space)
-            return policy, Normaliser.create(sizes[0]) if header["normalised"] else None
+            return policy, Normaliser.create(sizes[0]) if normalised else None
 
         like = jax.eval_shape(blank)
-        algorithm, limits = header["algorithm"], tuple(header["limits"])
-        seed, description = header["seed"], header["environment"]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not an agent that this version can read ({error})") from error
     _, (policy, observations) = checkpoint.load(path, "agent", like)
-    simulator = make(description)
-    if simulator is not None and (
-        simulator.observation_size != sizes[0] or simulator.action_space != space
-    ):
-        raise ValueError(
-            f"environment: {simulator.name} has {simulator.observation_size} observations and actions "
-            f"{simulator.action_space}, the agent in {path} {sizes[0]} and {space}"
-        )
-    return Agent(policy, observations, algorithm, settings, limits, seed, simulator, description)
+    agent = Agent(policy, observations, *known, make(description), description)
+    if agent.environment is not None:
+        agent.check_fits(agent.environment, f"the agent in {path}")
+    return agent
+
+
+def _array(values: Any) -> np.ndarray:
+    return np.array(values, np.float32)
 
 
 def _numbers(observation: Any) -> Iterator[np.ndarray]:
-    """The numbers in nested mappings and sequences, those of a mapping by its sorted keys."""
+    """Yield the numbers in nested mappings and sequences, those of a mapping by sorted keys."""
     if isinstance(observation, Mapping):
         for name in sorted(observation):
             yield from _numbers(observation[name])
@@ -335,15 +372,7 @@ def _numbers(observation: Any) -> Iterator[np.ndarray]:
 
 
 def _space(header: Mapping[str, Any]) -> Box | Discrete:
-    if header["kind"] == "Box":
-        low, high = (tuple(float(v) for v in header[k]) for k in ("low", "high"))
-        return Box(low, high)
-    return Discrete(int(header["count"]))
-
-
-def _jsonable(values: dict[str, Any]) -> dict[str, Any]:
-    """Bounds as text: JSON has no infinity."""
-    return {
-        name: [str(float(v)) for v in value] if isinstance(value, tuple) else value
-        for name, value in values.items()
-    }
+    if header["kind"] == "Discrete":
+        return Discrete(int(header["count"]))
+    low, high = (tuple(map(float, header[end])) for end in ("low", "high"))
+    return Box(low, high)

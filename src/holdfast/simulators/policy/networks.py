@@ -1,4 +1,4 @@
-"""Policy and critics: small networks that work on any number of leading axes."""
+"""Policies and critics: small networks that accept any number of leading axes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from holdfast._support.devices import device_count
 from holdfast.simulators.environment import Box, Discrete
 
-_CLIP = 10.0  # normalised inputs beyond this say no more
+# Inputs ten standard deviations from the mean are outliers; larger values would saturate the tanh.
+CLIP = 10.0
+# Added to variances. Inputs of about unit scale change by 5e-7, and a constant input is divided by 1e-3.
+EPSILON = 1e-6
 
 
 class MLP(eqx.Module):
-    """Affine layers with tanh between them; with no hidden layer, one affine function."""
+    """A multi-layer perceptron with tanh; without hidden layers, one affine function."""
 
     weights: tuple[Float[Array, "inner outer"], ...]
     biases: tuple[Float[Array, " outer"], ...]
 
     @classmethod
     def create(cls, key: PRNGKeyArray, sizes: tuple[int, ...], *, last_scale: float = 1.0) -> Self:
-        """Weights drawn with variance one over the number of inputs; the last layer's times a scale."""
-        # All numbers in one draw: every generator has to be compiled.
+        """Return a network whose weights have variance 1/inputs; the last layer is scaled down."""
+        # All weights come from one draw, because every draw is compiled separately.
         drawn = jax.random.normal(key, (sum(i * o for i, o in itertools.pairwise(sizes)),))
         weights, biases, start = [], [], 0
         for i, (inner, outer) in enumerate(itertools.pairwise(sizes)):
@@ -37,9 +40,10 @@ class MLP(eqx.Module):
         return cls(tuple(weights), tuple(biases))
 
     def __call__(self, x: Float[Array, "*rows inner"]) -> Float[Array, "*rows outer"]:
-        """The network's output."""
+        """Return the network's output."""
         rows = x.shape[:-1]
-        # A CPU's products of two axes are its quickest. Over devices, joining axes moves episodes.
+        # A CPU multiplies matrices of two axes fastest. Over several devices, joining axes would move
+        # episodes between them.
         if device_count() == 1:
             x = x.reshape(math.prod(rows), x.shape[-1])
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
@@ -49,7 +53,7 @@ class MLP(eqx.Module):
 
 
 class Normaliser(eqx.Module):
-    """Running mean and spread of vectors, for inputs of about unit scale."""
+    """Running mean and variance of vectors, to scale inputs to about unit size."""
 
     mean: Float[Array, " size"]
     square: Float[Array, " size"]
@@ -57,20 +61,20 @@ class Normaliser(eqx.Module):
 
     @classmethod
     def create(cls, size: int) -> Self:
-        """One that has seen nothing and changes nothing."""
+        """Return a normaliser that has seen no data and changes nothing."""
         return cls(jnp.zeros(size), jnp.ones(size), jnp.zeros(()))
 
     def __call__(self, x: Float[Array, "*rows size"]) -> Float[Array, "*rows size"]:
-        """The vectors in units of the spread, from the mean."""
-        return jnp.clip((x - self.mean) / self.spread, -_CLIP, _CLIP)
+        """Return (x − mean)/spread, clipped to ±10."""
+        return jnp.clip((x - self.mean) / self.spread, -CLIP, CLIP)
 
     @property
     def spread(self) -> Float[Array, " size"]:
-        """Standard deviations, kept off zero."""
-        return jnp.sqrt(self.square + 1e-6)
+        """Standard deviations, bounded away from zero."""
+        return jnp.sqrt(self.square + EPSILON)
 
     def updated(self, x: Float[Array, "*rows size"], weight: Float[Array, "*rows"]) -> Self:
-        """With more vectors seen; those of weight zero do not count."""
+        """Return the normaliser after more vectors; those of weight zero do not count."""
         total = weight.sum()
         weight, axes = weight[..., None], tuple(range(x.ndim - 1))
         mean = (weight * x).sum(axes) / jnp.maximum(total, 1.0)
@@ -85,91 +89,91 @@ class Normaliser(eqx.Module):
 
 
 class Distribution(Protocol):
-    """Of actions, in the policy's own units."""
+    """A distribution of actions, in the policy's units."""
 
     def draw(self, noise: Array) -> Array:
-        """Actions made of the noise that `Policy.noise` gives."""
+        """Return actions drawn with noise from `Policy.noise`."""
 
     def mode(self) -> Array:
-        """The most likely actions."""
+        """Return the most likely actions."""
 
     def log_density(self, action: Array) -> Array:
-        """Of given actions."""
+        """Return the log density of actions."""
 
     def divergence(self, other: Any) -> Array:
-        """KL(self‖other), row by row."""
+        """Return KL(self‖other) of each row."""
 
     def metric(self, tangent: Any) -> Any:
-        """The Fisher matrix of the distribution's own parameters, times a tangent."""
+        """Return the Fisher matrix of the distribution's own parameters times a tangent."""
 
 
 class Gaussian(eqx.Module):
-    """Independent normal numbers."""
+    """Independent normal distributions."""
 
     mean: Float[Array, "*rows size"]
     log_std: Float[Array, "*rows size"]
 
     def draw(self, noise: Float[Array, "*rows size"]) -> Float[Array, "*rows size"]:
-        """Mean plus noise times the standard deviation."""
+        """Return mean + σ·noise."""
         return self.mean + jnp.exp(self.log_std) * noise
 
     def mode(self) -> Float[Array, "*rows size"]:
-        """The mean."""
+        """Return the mean."""
         return self.mean
 
     def log_density(self, action: Float[Array, "*rows size"]) -> Float[Array, "*rows"]:
-        """Of given actions."""
+        """Return the log density of actions."""
         z = (action - self.mean) * jnp.exp(-self.log_std)
         return (-0.5 * z**2 - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
     def divergence(self, other: Gaussian) -> Float[Array, "*rows"]:
-        """KL(self‖other), row by row."""
+        """Return KL(self‖other) of each row."""
         ratio = jnp.exp(2 * (self.log_std - other.log_std))
         shift = ((self.mean - other.mean) * jnp.exp(-other.log_std)) ** 2
         return 0.5 * (ratio + shift - 1 - 2 * (self.log_std - other.log_std)).sum(-1)
 
     def metric(self, tangent: Gaussian) -> Gaussian:
-        """1/σ² for the mean, 2 for log σ."""
+        """Return the Fisher product: 1/σ² times the mean's tangent, 2 times that of log σ."""
         return Gaussian(tangent.mean * jnp.exp(-2 * self.log_std), 2 * tangent.log_std)
 
 
 class Categorical(eqx.Module):
-    """Of whole numbers."""
+    """A distribution over whole numbers."""
 
     logits: Float[Array, "*rows count"]
 
     def draw(self, noise: Float[Array, "*rows count"]) -> Int[Array, "*rows"]:
-        """The largest of logits plus Gumbel noise."""
+        """Return argmax(logits + noise), with Gumbel noise."""
         return jnp.argmax(self.logits + noise, axis=-1)
 
     def mode(self) -> Int[Array, "*rows"]:
-        """The most likely."""
+        """Return the most likely number."""
         return jnp.argmax(self.logits, axis=-1)
 
     def log_density(self, action: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Of given actions."""
+        """Return the log density of actions."""
         logs = jax.nn.log_softmax(self.logits)
         return (logs * jax.nn.one_hot(action, logs.shape[-1])).sum(-1)
 
     def divergence(self, other: Categorical) -> Float[Array, "*rows"]:
-        """KL(self‖other), row by row."""
+        """Return KL(self‖other) of each row."""
         mine, theirs = jax.nn.log_softmax(self.logits), jax.nn.log_softmax(other.logits)
         return (jnp.exp(mine) * (mine - theirs)).sum(-1)
 
     def metric(self, tangent: Categorical) -> Categorical:
-        """diag(p) − ppᵀ."""
+        """Return the Fisher product (diag(p) − ppᵀ)·tangent."""
         p = jax.nn.softmax(self.logits)
-        # Not p·(t − Σpt): mapped over several tangents, jaxlib 0.10.2 compiles that to wrong numbers on
-        # a CPU from some thousands of rows on (jax-ml/jax#39103).
+        # Not p·(t − Σpt): under vmap over tangents, jaxlib 0.10.2 compiles that to wrong numbers on a
+        # CPU, from some thousands of rows (jax-ml/jax#39103).
         weighted = p * tangent.logits
         return Categorical(weighted - p * weighted.sum(-1, keepdims=True))
 
 
 class Policy(eqx.Module):
-    """A network that gives a distribution of actions.
+    """A network whose output is a distribution of actions.
 
-    A continuous action is drawn in units in which the action space's box is [−1, 1], with a standard
-    deviation that does not depend on the state and starts at one.
+    A vector action is drawn in units in which the action space is [−1, 1]. Its standard deviation does
+    not depend on the state and starts at one.
     """
 
     network: MLP
@@ -180,29 +184,29 @@ class Policy(eqx.Module):
     def create(
         cls, key: PRNGKeyArray, inputs: int, hidden: tuple[int, ...], space: Box | Discrete
     ) -> Self:
-        """Nearly the same distribution everywhere: the last layer starts small."""
+        """Return a policy that acts almost alike in every state: its last layer is scaled by 0.01."""
         outputs = space.size if isinstance(space, Box) else space.count
         log_std = jnp.zeros(outputs) if isinstance(space, Box) else None
         return cls(MLP.create(key, (inputs, *hidden, outputs), last_scale=0.01), log_std, space)
 
     def distribution(self, inputs: Float[Array, "*rows inputs"]) -> Gaussian | Categorical:
-        """Of actions, given normalised observations."""
+        """Return the distribution of actions, given normalised observations."""
         outputs = self.network(inputs)
         if self.log_std is None:
             return Categorical(outputs)
         return Gaussian(outputs, jnp.broadcast_to(self.log_std, outputs.shape))
 
     def noise(self, key: PRNGKeyArray, rows: int) -> Float[Array, "rows size"]:
-        """What `Distribution.draw` needs, for so many rows."""
+        """Return noise for `Distribution.draw`, one row for each action."""
         if isinstance(self.space, Box):
             return jax.random.normal(key, (rows, self.space.size))
         return jax.random.gumbel(key, (rows, self.space.count))
 
     def rebased(self, old: Normaliser, new: Normaliser) -> Self:
-        """The same function of raw observations, whose inputs the new normaliser makes.
+        """Return the same function of raw observations, for inputs of the new normaliser.
 
-        So the policy moves in the trust region alone, and not also when the normaliser learns. (Inputs
-        that are clipped, ten spreads away, are the exception.)
+        The policy then changes by its trust-region steps only, and not when the normaliser learns.
+        Clipped inputs, ten standard deviations away, are the exception.
         """
         was, now = old.spread, new.spread
         first, bias = self.network.weights[0], self.network.biases[0]
@@ -213,7 +217,7 @@ class Policy(eqx.Module):
         return type(self)(network, self.log_std, self.space)
 
     def to_environment(self, action: Array) -> Array:
-        """An action in the environment's units."""
+        """Return an action in the environment's units."""
         if isinstance(self.space, Discrete) or not self.space.is_bounded:
             return action
         low, high = jnp.asarray(self.space.low), jnp.asarray(self.space.high)
@@ -221,9 +225,9 @@ class Policy(eqx.Module):
 
 
 class Critic(eqx.Module):
-    """The value of one signal under its own kernel, from the features and the clock.
+    """The value of one signal under its own kernel, as a function of the features and the clock.
 
-    The network works in units of the returns seen so far.
+    The network's output is in units of the mean and spread of the returns seen so far.
     """
 
     network: MLP
@@ -231,11 +235,11 @@ class Critic(eqx.Module):
 
     @classmethod
     def create(cls, key: PRNGKeyArray, inputs: int, hidden: tuple[int, ...]) -> Self:
-        """One that says nearly zero everywhere."""
+        """Return a critic whose values are almost zero everywhere."""
         network = MLP.create(key, (inputs, *hidden, 1), last_scale=0.01)
         return cls(network, Normaliser.create(1))
 
     def __call__(self, inputs: Float[Array, "*rows inputs"]) -> Float[Array, "*rows"]:
-        """The value."""
+        """Return the values."""
         mean, std = self.returns.mean[0], jnp.sqrt(self.returns.square[0])
         return mean + std * self.network(inputs)[..., 0]

@@ -1,4 +1,4 @@
-"""A trained policy as an ONNX graph, for machines that have neither Python nor JAX."""
+"""Export of a trained policy as an ONNX graph, which runs without Python and JAX."""
 
 from __future__ import annotations
 
@@ -15,74 +15,62 @@ if TYPE_CHECKING:
     from holdfast.simulators.policy.agent import Agent
 
 INPUT, OUTPUT = "observation", "action"
-# Old enough for runtimes on devices that are seldom updated.
+# Operator set 17 and file version 8 (2022) also run on embedded runtimes that are rarely updated.
 _OPSET, _IR_VERSION = 17, 8
 
 
-class _Graph:
-    """Nodes and constants, one after the other; every node takes what the last one gave."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-        self._last = INPUT
-
-    def add(self, operator: str, *constants: tuple[str, np.ndarray], **attributes: Any) -> None:
-        """One more node: the operator on what came last and on named constants."""
-        from onnx import helper, numpy_helper
-
-        self.constants += [numpy_helper.from_array(array, name) for name, array in constants]
-        inputs = [self._last, *(name for name, _ in constants)]
-        self._last = f"{operator.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, inputs, [self._last], **attributes))
-
-    def end(self) -> None:
-        """Names what came last as the output."""
-        self.nodes[-1].output[0] = OUTPUT
-
-
 def to_onnx_bytes(agent: Agent) -> bytes:
-    """The deterministic policy as a serialised ONNX model, with all that `Agent.predict` does.
+    """Return the deterministic policy as a serialised ONNX model that computes `Agent.predict`.
 
-    The input `observation` has shape (batch, n), float32. The output `action` has shape (batch, m),
-    float32, in the environment's units and cut to its bounds, or (batch,), int64, where actions are
-    discrete. The batch is of any size. The metadata have the algorithm, seed, limits and the name of the
-    environment, each as JSON.
+    The input `observation` is float32 of shape (batch, n). The output `action` is float32 of shape
+    (batch, m), in the environment's units and clipped to its bounds, or int64 of shape (batch,) for
+    discrete actions. The metadata hold the algorithm, the seed, the limits and the environment's name,
+    each as JSON.
 
     Raises:
         ImportError: onnx is not installed.
     """
     try:
         import onnx
-        from onnx import TensorProto, helper
+        from onnx import TensorProto, helper, numpy_helper
     except ImportError as error:
         raise ImportError("onnx: it is not installed; pip install holdfast[onnx]") from error
 
-    arrays, graph = agent.arrays, _Graph()
+    nodes: list[Any] = []
+    constants: list[Any] = []
+
+    def add(operator: str, *, attributes: Any = None, **named: np.ndarray) -> None:
+        """Append an operator on the output of the last node and on named constants."""
+        constants.extend(numpy_helper.from_array(array, name) for name, array in named.items())
+        last = nodes[-1].output[0] if nodes else INPUT
+        output = f"{operator.lower()}_{len(nodes)}"
+        nodes.append(helper.make_node(operator, [last, *named], [output], **(attributes or {})))
+
+    arrays = agent.arrays
     if arrays.mean is not None and arrays.inverse_spread is not None:
-        graph.add("Sub", ("mean", arrays.mean))
-        graph.add("Mul", ("inverse_spread", arrays.inverse_spread))
-        graph.add("Clip", ("lowest", np.array(-arrays.clip)), ("highest", np.array(arrays.clip)))
+        add("Sub", mean=arrays.mean)
+        add("Mul", inverse_spread=arrays.inverse_spread)
+        add("Clip", lowest=np.array(-arrays.clip), highest=np.array(arrays.clip))
     for i, (weight, bias) in enumerate(arrays.layers):
-        graph.add("Gemm", (f"weight_{i}", weight), (f"bias_{i}", bias))
-        graph.add("Tanh")
-    weight, bias = arrays.last
-    graph.add("Gemm", ("weight_last", weight), ("bias_last", bias))
+        if i > 0:
+            add("Tanh")
+        add("Gemm", **{f"weight_{i}": weight, f"bias_{i}": bias})
+    kind = TensorProto.FLOAT
+    shape: list[Any] = ["batch", len(arrays.layers[-1][1])]
     if arrays.std is None:
-        graph.add("ArgMax", axis=1, keepdims=0)
-        action = helper.make_tensor_value_info(OUTPUT, TensorProto.INT64, ["batch"])
-    else:
-        action = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", len(bias)])
-        if arrays.box is not None:
-            low, high, middle, half = arrays.box
-            graph.add("Mul", ("half_range", half))
-            graph.add("Add", ("middle", middle))
-            graph.add("Max", ("low", low))
-            graph.add("Min", ("high", high))
-    graph.end()
+        add("ArgMax", attributes={"axis": 1, "keepdims": 0})
+        kind, shape = TensorProto.INT64, ["batch"]
+    elif arrays.box is not None:
+        low, high, middle, half = arrays.box
+        add("Mul", half_range=half)
+        add("Add", middle=middle)
+        add("Max", low=low)
+        add("Min", high=high)
+    nodes[-1].output[0] = OUTPUT
     observation = helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["batch", arrays.inputs])
+    action = helper.make_tensor_value_info(OUTPUT, kind, shape)
     model = helper.make_model(
-        helper.make_graph(graph.nodes, "policy", [observation], [action], graph.constants),
+        helper.make_graph(nodes, "policy", [observation], [action], constants),
         opset_imports=[helper.make_opsetid("", _OPSET)],
         ir_version=_IR_VERSION,
         producer_name="holdfast",
@@ -100,5 +88,5 @@ def to_onnx_bytes(agent: Agent) -> bytes:
 
 
 def write_onnx(agent: Agent, path: str | PathLike[str]) -> None:
-    """Writes what `to_onnx_bytes` gives, whole or not at all."""
+    """Write the result of `to_onnx_bytes`; the file appears complete or not at all."""
     write_bytes(path, to_onnx_bytes(agent))

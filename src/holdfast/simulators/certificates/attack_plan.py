@@ -1,0 +1,312 @@
+"""The tests of `stress`: which tests there are, and how each is run on an agent."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from holdfast.simulators.certificates.attack import (
+    FrozenPolicy,
+    play_attack,
+    play_nominal,
+    train_attackers,
+    watch,
+)
+from holdfast.simulators.certificates.intervals import measured
+from holdfast.simulators.certificates.stress_result import (
+    ACTIONS,
+    ATTACK,
+    NOMINAL,
+    PARAMETER,
+    SCALED,
+    Row,
+)
+from holdfast.simulators.certificates.wrapped import Noisier
+from holdfast.simulators.environment import Box, Environment, GaussianNoise
+from holdfast.simulators.nature.adversary import Nature
+from holdfast.simulators.training.settings import AdversarySettings
+
+Callback = Callable[[int, int, str], None]
+Begin = Callable[[str], None]
+Returns = Float[np.ndarray, "episodes signals"]
+
+# Default levels: three times the noise breaks most policies, and so does action noise of a fifth of the
+# unit in which most environments measure actions.
+NOISE = (1.0, 1.5, 2.0, 3.0)
+ACTION_NOISE = (0.05, 0.1, 0.2)
+# 4,000 episodes tell adversaries apart whose values differ by 5 % of the spread of an episode.
+_JUDGED_ON = 4000
+
+
+class PlannedTest(NamedTuple):
+    """One test: its kind, the attacked signal or the parameter, and its level, as in `Row`."""
+
+    kind: str
+    subject: str
+    level: float
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.kind, self.subject, f"{self.level:g}")))
+
+
+@dataclasses.dataclass(frozen=True)
+class StressLevels:
+    """The levels of all tests; parameters are pairs of name and value."""
+
+    radii: tuple[float, ...]
+    noise: tuple[float, ...]
+    action_noise: tuple[float, ...]
+    parameters: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def create(
+        cls,
+        env: Environment,
+        *,
+        radii: Sequence[float] | None,
+        noise: Sequence[float] | str | None,
+        action_noise: Sequence[float] | str | None,
+        parameters: Mapping[str, Sequence[float]],
+    ) -> Self:
+        """Return the levels, checked against the environment.
+
+        Raises:
+            ValueError: a level cannot be used with this environment.
+        """
+        gaussian = isinstance(env.disturbance, GaussianNoise)
+        box = isinstance(env.action_space, Box) and gaussian
+        noise = _or_auto("noise", noise, NOISE if gaussian else None)
+        action_noise = _or_auto("action_noise", action_noise, ACTION_NOISE if box else None)
+        if noise is not None and not gaussian:
+            raise ValueError(f"noise: the disturbance of {env.name} is not Gaussian")
+        if action_noise is not None and not box:
+            raise ValueError(f"action_noise: the actions of {env.name} are not vectors")
+        values = []
+        for name, given in parameters.items():
+            if name not in env.parameters:
+                known = ", ".join(env.parameters) or "none"
+                raise ValueError(f"{name}: not a parameter of {env.name}, which has {known}")
+            for level in _levels(name, given, least=-math.inf):
+                env.with_parameters(**{name: level})  # raises for values that no simulator accepts
+                values.append((name, level))
+        return cls(
+            radii=tuple(r for r in _levels("radii", radii) if r > 0),
+            noise=_levels("noise", noise),
+            action_noise=_levels("action_noise", action_noise),
+            parameters=tuple(values),
+        )
+
+    def attacks(self, signals: Sequence[str]) -> list[PlannedTest]:
+        """Return the attacks on every signal."""
+        return [PlannedTest(ATTACK, name, radius) for name in signals for radius in self.radii]
+
+    def plain(self) -> list[PlannedTest]:
+        """Return the tests without an adversary, the nominal one first."""
+        return [
+            PlannedTest(NOMINAL, "", 0.0),
+            *(PlannedTest(SCALED, "", level) for level in self.noise),
+            *(PlannedTest(ACTIONS, "", level) for level in self.action_noise),
+            *(PlannedTest(PARAMETER, name, level) for name, level in self.parameters),
+        ]
+
+
+def _or_auto(
+    name: str, given: Sequence[float] | str | None, default: Sequence[float] | None
+) -> Sequence[float] | None:
+    if given == "auto":
+        return default
+    if isinstance(given, str):
+        raise ValueError(f"{name}: expected a list of numbers, 'auto' or None, got {given!r}")
+    return given
+
+
+def _levels(name: str, given: Sequence[float] | None, least: float = 0.0) -> tuple[float, ...]:
+    """Return the distinct levels by rising value."""
+    if given is None:
+        return ()
+    try:
+        levels = np.atleast_1d(np.asarray(given, float))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: expected a list of numbers, got {given!r}") from error
+    if levels.ndim != 1 or not levels.size:
+        raise ValueError(f"{name}: expected a list of at least one number, got {given!r}")
+    bad = levels[~(np.isfinite(levels) & (levels >= least))]
+    if bad.size:
+        wanted = "finite numbers" + ("" if math.isinf(least) else f" of at least {least:g}")
+        raise ValueError(f"{name}: expected {wanted}, got {bad[0]:g}")
+    return tuple(np.unique(levels).tolist())
+
+
+class Candidate(NamedTuple):
+    """A trained adversary: the attacked signal, the radius, the kernel and the signal's value."""
+
+    signal: int
+    radius: float
+    kernel: str
+    nature: Nature
+    value: float
+
+
+class PlayedEpisodes(NamedTuple):
+    """Sums of every signal in each episode, costs as utilities, and the kernel of an attack."""
+
+    returns: Returns
+    kernel: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class AttackPlan:
+    """All tests, and how they are run.
+
+    Attributes:
+        env: the simulator.
+        levels: levels of the tests.
+        kinds: settings of each kind of adversary.
+        restarts: adversaries of each kind for each radius and signal.
+        episodes: episodes measured in each test, for each agent.
+        seed: seed of everything that is drawn.
+        callback: called with the number of steps done, their total, and the next step.
+        agents: number of agents, for the total.
+    """
+
+    env: Environment
+    levels: StressLevels
+    kinds: tuple[AdversarySettings, ...]
+    restarts: int
+    episodes: int
+    seed: int
+    callback: Callback | None
+    agents: int
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """Names of the reward and the costs."""
+        return ("reward", *self.env.cost_names)
+
+    def run(self, frozen: FrozenPolicy, agent: int) -> dict[PlannedTest, PlayedEpisodes]:
+        """Return the episodes of every test of one agent."""
+        key = jax.random.fold_in(jax.random.PRNGKey(self.seed), agent)
+        plain_key, watch_key, train_key, attack_key = jax.random.split(key, 4)
+        begin = self._progress(agent)
+        found = {
+            test: self._play_plain(frozen, test, plain_key, begin) for test in self.levels.plain()
+        }
+        if not self.levels.radii:
+            return found
+        sight = watch(frozen, watch_key)
+        candidates = self._train(frozen, sight, train_key, begin)
+        strongest: dict[int, PlayedEpisodes] = {}
+        for test in self.levels.attacks(self.signals):
+            begin(f"strongest against {test.subject} within {test.level:g}")
+            index = self.signals.index(test.subject)
+            # An adversary of a smaller radius lies in the larger ball too.
+            within = [
+                i for i, c in enumerate(candidates) if c.signal == index and c.radius <= test.level
+            ]
+            best = min(within, key=lambda i: candidates[i].value)
+            if best not in strongest:
+                attack_key, key = jax.random.split(attack_key)
+                returns = play_attack(
+                    frozen, sight, candidates[best].nature, jnp.asarray(index), key, self.episodes
+                )
+                strongest[best] = PlayedEpisodes(
+                    self._finite(returns, test), candidates[best].kernel
+                )
+            found[test] = strongest[best]
+        return found
+
+    def _progress(self, agent: int) -> Begin:
+        jobs = len(self.levels.attacks(self.signals))
+        trainings = len(self.kinds) * (jobs // self._jobs_at_once(jobs))
+        total = len(self.levels.plain()) + trainings + jobs
+        done = agent * total
+
+        def begin(what: str) -> None:
+            nonlocal done
+            if self.callback is not None:
+                self.callback(done, total * self.agents, what)
+            done += 1
+
+        return begin
+
+    def _play_plain(
+        self, frozen: FrozenPolicy, test: PlannedTest, key: jax.Array, begin: Begin
+    ) -> PlayedEpisodes:
+        """Return episodes without an adversary; all tests share their draws, for comparison."""
+        kind, subject, level = test
+        begin(kind if kind == NOMINAL else f"{subject or kind} {level:g}")
+        env = self.env if kind != PARAMETER else self.env.with_parameters(**{subject: level})
+        if isinstance(env.disturbance, GaussianNoise):
+            # Wrapped in every test, so that all of them run one compiled program.
+            factor = jnp.asarray(level if kind == SCALED else 1.0, jnp.float32)
+            std = jnp.asarray(level if kind == ACTIONS else 0.0, jnp.float32)
+            env = Noisier(env, factor, std)  # type: ignore[abstract]
+        frozen = dataclasses.replace(frozen, env=env)
+        return PlayedEpisodes(self._finite(play_nominal(frozen, key, self.episodes), test))
+
+    @staticmethod
+    def _jobs_at_once(jobs: int) -> int:
+        """Return 1 on a CPU, which one job keeps busy, and all jobs on an accelerator."""
+        return 1 if jax.default_backend() == "cpu" else max(jobs, 1)
+
+    def _train(
+        self, frozen: FrozenPolicy, sight: Any, key: jax.Array, begin: Begin
+    ) -> list[Candidate]:
+        """Return the trained adversaries, by kind, then signal, radius and restart."""
+        tests = self.levels.attacks(self.signals)
+        at_once = self._jobs_at_once(len(tests))
+        candidates = []
+        for number, kind in enumerate(self.kinds):
+            keys = jax.random.split(jax.random.fold_in(key, number), (len(tests), self.restarts))
+            for first in range(0, len(tests), at_once):
+                some = tests[first : first + at_once]
+                what = f"{some[0].subject} within {some[0].level:g}"
+                begin(f"{kind.kernel} against {what if at_once == 1 else 'all signals'}")
+                jobs = [test for test in some for _ in range(self.restarts)]
+                indices = [self.signals.index(test.subject) for test in jobs]
+                natures, values = train_attackers(
+                    frozen,
+                    sight,
+                    jnp.asarray(indices),
+                    jnp.asarray([test.level for test in jobs], jnp.float32),
+                    keys[first : first + at_once].reshape(len(jobs), -1),
+                    kind,
+                    min(self.episodes, _JUDGED_ON),
+                )
+                for i, test in enumerate(jobs):
+                    nature = jax.tree.map(lambda leaf, i=i: leaf[i], natures)
+                    value = float(self._finite(values[i], test))
+                    candidates.append(Candidate(indices[i], test.level, kind.kernel, nature, value))
+        return candidates
+
+    def _finite(self, found: Any, test: PlannedTest) -> np.ndarray:
+        found = np.asarray(found)
+        if not np.isfinite(found).all():
+            raise FloatingPointError(
+                f"{self.env.name} returned a number that is not finite ({test})"
+            )
+        return found
+
+    def rows(
+        self, found: Sequence[Mapping[PlannedTest, PlayedEpisodes]], confidence: float
+    ) -> tuple[Row, ...]:
+        """Return the results of all agents as rows, the nominal one first."""
+        nominal, *plain = self.levels.plain()
+        rows = []
+        for test in (nominal, *self.levels.attacks(self.signals), *plain):
+            played = [each[test] for each in found]
+            reward, *costs = (
+                measured([sign * each.returns[:, i] for each in played], confidence, self.seed)
+                # Episodes hold utilities; a cost is the negative of its utility.
+                for i, sign in enumerate([1.0] + [-1.0] * len(self.env.cost_names))
+            )
+            kernels = tuple(each.kernel for each in played if each.kernel)
+            rows.append(Row(test.kind, test.level, test.subject, reward, tuple(costs), kernels))
+        return tuple(rows)
