@@ -161,7 +161,7 @@ def test_an_environment_of_ones_own_is_asked_for_when_it_is_needed(tmp_path):
     assert hf.load(tmp_path / "a", environment=model).environment.observation_size == 5
     with pytest.raises(ValueError, match=r"^environment: n-chain has 40 observations"):
         hf.load(tmp_path / "a", environment="n-chain")
-    with pytest.raises(ValueError, match=r"^environment: expected one of point-gather"):
+    with pytest.raises(ValueError, match=r"^environment: there is no 'atari'"):
         hf.load(tmp_path / "a", environment="atari")
 
 

@@ -1,6 +1,5 @@
 """Evaluation: what is exact for a table, what is counted by hand, and what is refused."""
 
-import dataclasses
 import functools
 import json
 import math
@@ -9,7 +8,6 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
-import scipy.stats
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
@@ -18,7 +16,6 @@ from holdfast.environments import TableSimulator
 from holdfast.gym.as_gymnasium import TableEnv
 from holdfast.simulators.environment import Box, Discrete
 from holdfast.simulators.policy.agent import Agent
-from holdfast.simulators.policy.evaluation import wilson
 from holdfast.simulators.policy.networks import Policy
 from holdfast.simulators.training.settings import Settings
 
@@ -100,17 +97,8 @@ def test_the_verdict_is_in_the_table():
         agent = agent_of(2, Box((-1.0,), (1.0,)), (limit,), horizon=3)
         found = agent.evaluate(env, episodes=10)
         assert found.to_dict()["costs"][0]["verdict"] == verdict
-        assert str(found).endswith(verdict)
-        assert ("violated" in str(found)) == (verdict == "violated")
-
-
-@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10), (40, 1000)])
-def test_shares_have_wilson_s_interval(successes, trials):
-    found = wilson(successes, trials, 0.9)
-    expected = scipy.stats.binomtest(successes, trials).proportion_ci(0.9, method="wilson")
-    np.testing.assert_allclose(found, (successes / trials, *expected), atol=1e-12)
-    assert found.low >= 0
-    assert found.high <= 1
+        words = {"violated": "limit violated", "undecided": "contains the limit", "": "]"}
+        assert str(found).endswith(words[verdict])
 
 
 class Numbers(gymnasium.Env):
@@ -161,8 +149,8 @@ def test_costs_are_read_wherever_they_are(how, limits, names):
     assert found.cost_names == names
     assert found.environment == "Numbers"
     assert found.over_limit[0].mean == 0.5
-    if how == "costs":
-        assert found.episode_costs[:, 1].tolist() == [4, 2, 4, 2]
+    second = {"costs": [[4], [2], [4], [2]]}.get(how, [[], [], [], []])
+    assert found.episode_costs[:, 1:].tolist() == second
 
 
 def test_episodes_are_played_up_to_a_time_limit():
@@ -212,8 +200,8 @@ def test_wrong_use_gets_a_sentence():
         with pytest.raises(ValueError, match=f"^{match}"):
             agent.evaluate(environment, **options)
     with pytest.raises(ValueError, match=r"^environment: Numbers has actions Box.*Discrete"):
-        dataclasses.replace(agent_of(2, Discrete(3), (1.0,), horizon=3)).evaluate(plain)
+        agent_of(2, Discrete(3), (1.0,), horizon=3).evaluate(plain)
     with pytest.raises(ValueError, match=r"^agent: .* whose discount is needed"):
         agent_of(2, Box((-1.0,), (1.0,)), (1.0,), limit_on="discounted", horizon=3).evaluate(plain)
-    with pytest.raises(FloatingPointError, match=r"^Numbers returned something"):
+    with pytest.raises(FloatingPointError, match=r"^Numbers returned a number that is not finite"):
         agent.evaluate(Numbers([math.nan]), episodes=2)
