@@ -8,7 +8,7 @@ HAS_CHROMIUM := { command -v chromium || command -v chromium-browser || command 
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 INSTALL_CHROMIUM := { command -v apt-get >/dev/null && $(AS_ROOT) apt-get update && $(AS_ROOT) apt-get install --yes chromium; }
 
-.PHONY: demo demo-simulator test campaign lint bench clean
+.PHONY: demo demo-simulator test campaign lint docs bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/holdfast reproduce gambler n-chain frozen-lake --seeds 5 --out runs/demo
@@ -20,7 +20,7 @@ demo-simulator: $(VENV)/installed
 	$(BIN)/holdfast stress runs/demo-simulator --radii 0.1 0.2 0.4 --episodes 5000
 
 # One thread a process: two workers whose linear algebra waits for each other's threads are slow.
-test: lint
+test: lint docs
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist worksteal
 
 # The randomised checks at full size: hours, not minutes.
@@ -32,6 +32,10 @@ lint: $(VENV)/tested
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The documentation site, in build/site. Strict: a warning or a broken link is an error.
+docs: $(VENV)/tested
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: $(VENV)/tested
 	$(BIN)/python benchmarks/robust_evaluation.py
@@ -47,9 +51,9 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 $(VENV)/tested: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test --group lint
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test --group lint --group docs
 	@$(HAS_CHROMIUM) || $(INSTALL_CHROMIUM) || { echo "The report's tests need Chromium: install it as 'chromium', then run make again." >&2; exit 1; }
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
