@@ -6,7 +6,7 @@ From a random policy on each random model, the paper's plain update is applied a
 step from π_k to π_{k+1} it checks: the Lipschitz step of the proofs, per state,
 |A^{π_k}(s, a) − A^{π_{k+1}}(s, a)| ≤ L·‖π_{k+1}(s) − π_k(s)‖₁; E[KL(π_{k+1}‖π_k)] ≤ δ from a feasible
 π_k; E[KL(π_{k+1}‖π_k)] ≤ δ + b²α_KL from an infeasible one; and Lemma 3.1 and the two corrected
-bounds of `docs/theory.md`.
+bounds of `docs/explanation/theory.md`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of `docs/sets.md`: how likely a KL ball lets an event become."""
+"""The table of `docs/how-to/choose-a-set.md`: how likely a KL ball lets an event become."""
 
 import numpy as np
 
