@@ -133,7 +133,7 @@ def test_a_killed_driver_loses_only_what_was_in_flight(start, undisturbed, tmp_p
 
 def test_the_folder_says_what_it_is(undisturbed, described):
     from holdfast.experiments import read_description
-    from holdfast.experiments.folder import read_experiment
+    from holdfast.experiments.store import read_experiment
 
     found = read_experiment(undisturbed)
     assert found[0].experiment == read_description(described)
@@ -159,7 +159,7 @@ def test_the_folder_says_what_it_is(undisturbed, described):
     ],
 )
 def test_a_damaged_or_newer_folder_is_refused_with_its_path(undisturbed, tmp_path, damage, message):
-    from holdfast.experiments.folder import read_experiment
+    from holdfast.experiments.store import read_experiment
 
     path = tmp_path / "experiment.json"
     path.write_bytes((undisturbed / "experiment.json").read_bytes())

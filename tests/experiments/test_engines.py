@@ -23,9 +23,10 @@ from holdfast.experiments.engines import (
     File,
     Made,
     engine_named,
+    work_through,
     worker_environment,
 )
-from holdfast.experiments.engines.processes import _Worker
+from holdfast.experiments.engines.inline import _InlineWorker
 
 TWO = EngineOptions(workers=2)
 
@@ -74,8 +75,8 @@ def files(events):
 def check_order(events, tasks):
     """A task is begun before its files, which come before its end; every task ends once."""
     for task in tasks:
-        mine = [type(event) for event in events if event.task == task]
-        ends = [e for e in events if e.task == task and isinstance(e, Done | Failed)]
+        mine = [type(event) for event in events if event.item == task]
+        ends = [e for e in events if e.item == task and isinstance(e, Done | Failed)]
         assert mine[0] is Begun
         assert mine[-1] in (Done, Failed)
         assert sum(isinstance(e, Done) or e.for_good for e in ends) == 1
@@ -95,8 +96,8 @@ def test_everything_is_done_whatever_happens_to_some(name, tmp_path, marks):
     squares = {k: v for k, v in files(events).items() if k.endswith(".txt")}
     assert squares == {f"{n}.txt": str(n * n).encode() for n in (0, 2, 3, 5)}
     failed = [event for event in events if isinstance(event, Failed) and event.for_good]
-    assert sorted(failure.task.number for failure in failed) == [1, 4]
-    assert "the roof came down" in next(f for f in failed if f.task.number == 1).traceback
+    assert sorted(failure.item.number for failure in failed) == [1, 4]
+    assert "the roof came down" in next(f for f in failed if f.item.number == 1).traceback
     assert [len(attempts(marks, n)) for n in range(6)] == [1, 3, 3, 2, 3, 1]
 
 
@@ -111,13 +112,19 @@ def test_workers_are_other_processes_with_threads_of_their_own(tmp_path, marks):
     assert os.environ.get("OMP_NUM_THREADS") != "3"
 
 
-def test_a_worker_prefers_tasks_whose_programs_it_has(marks):
-    worker = object.__new__(_Worker)
-    worker._kin = {"1"}
-    tasks = [Square(n, str(marks)) for n in (0, 2, 3, 5)]
-    assert worker.choice(tasks) == 2
-    worker._kin = {"another"}
-    assert worker.choice(tasks) == 0
+def test_a_worker_prefers_items_whose_programs_it_has(tmp_path, marks):
+    class Recorder(_InlineWorker):
+        def __init__(self):
+            self.begun = []
+
+        def begin(self, item, folder):
+            self.begun.append(item.number)
+            return super().begin(item, folder)
+
+    items = [Square(n, str(marks)) for n in (0, 1, 2, 4, 3)]
+    alone = Recorder()
+    list(work_through(items, tmp_path, [alone]))
+    assert alone.begun == [0, 2, 4, 1, 3]
 
 
 def test_options_are_numbers_in_the_end(monkeypatch):

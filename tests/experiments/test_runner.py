@@ -14,10 +14,10 @@ import holdfast.experiments.store as store
 from holdfast._support import files as _files
 from holdfast.environments import MODELS
 from holdfast.experiments import SolveSettings, TabularExperiment, read_description
-from holdfast.experiments.folder import read_experiment
 from holdfast.experiments.progress import iterations_on
-from holdfast.experiments.results import Bound, columns
+from holdfast.experiments.results import ConstraintThreshold, columns
 from holdfast.experiments.runner import run
+from holdfast.experiments.store import read_experiment
 from holdfast.report.comparison_tables import write_chosen
 
 EXPERIMENT = TabularExperiment(
@@ -128,11 +128,11 @@ def test_changed_settings_are_run_again(tmp_path, solve, change):
     assert solve.calls == JOBS
 
 
-def test_a_changed_model_is_run_again(tmp_path, solve, monkeypatch):
+def test_a_changed_model_is_run_again(tmp_path, solve):
     run_quietly(EXPERIMENT, tmp_path)
     solve.calls.clear()
-    monkeypatch.setitem(MODELS, "gambler", lambda make=MODELS["gambler"]: make(radius=0.2))
-    run_quietly(EXPERIMENT, tmp_path)
+    changed = dataclasses.replace(EXPERIMENT, environment={"gambler": {"radius": 0.2}})
+    run_quietly(changed, tmp_path)
     assert solve.calls == JOBS
 
 
@@ -169,7 +169,7 @@ def test_no_half_written_file_is_ever_visible(tmp_path, solve, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(_files.os, "fsync", interrupted_half_way)
         # The description is whole before any job is begun.
-        patch.setattr("holdfast.experiments.runner.write_description", lambda *_: None)
+        patch.setattr(store, "write_record", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             run_quietly(EXPERIMENT, tmp_path)
     assert seen == [False]
@@ -179,24 +179,24 @@ def test_no_half_written_file_is_ever_visible(tmp_path, solve, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"environments": ("casino",)}, "environments: there is no model 'casino'"),
+        ({"environments": ("casino",)}, "environments: there is no model or file 'casino'"),
         ({"environments": ("gamblr",)}, "did you mean gambler?"),
-        ({"algorithms": ("rcpo", "magic")}, "algorithms: there is no 'magic'"),
+        ({"algorithms": ("rcpo", "magic")}, "algorithm: there is no 'magic'"),
         ({"environment": {"gambler": {"gold": 3}}}, "environment.gambler: .*gold"),
-        ({"algorithm": {"rcpo": {"settings": {"a": 1}}}}, "settings: 'rcpo' has none"),
+        ({"algorithm": {"rcpo": {"settings": {"a": 1}}}}, "settings: 'rcpo' has no settings"),
         (
             {"algorithms": ("rpd",), "search": {"rpd": {"settings": {"dual_stp": [1.0]}}}},
             "did you mean dual_step",
         ),
         (
             {"algorithms": ("rpd",), "algorithm": {"rpd": {"trust_region": 0.1}}},
-            "algorithm.rpd.trust_region: rpd has no use for it",
+            "algorithm.rpd.trust_region: rpd does not use it",
         ),
         (
             {"environment": {"gambler": {"model": "x"}}},
-            "environment.gambler.model: there is no 'x'",
+            "environment.gambler: there is no model or file 'x'",
         ),
-        ({"environment": {"gambler": {"file": "no.npz"}}}, "no.npz: no such file"),
+        ({"environment": {"gambler": {"file": "no.npz"}}}, "there is no model or file .no.npz"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_any_work(tmp_path, solve, change, message):
@@ -377,7 +377,9 @@ def test_columns_show_every_constraint_in_its_own_sense():
         "seconds": np.arange(2.0),
         "multipliers": np.zeros((2, 2)),
     }
-    table = columns(history, [Bound("utility", 2.0), Bound("cost", 5.0)])
+    table = columns(
+        history, [ConstraintThreshold("utility", 2.0), ConstraintThreshold("cost", 5.0)]
+    )
     np.testing.assert_array_equal(table["utility_0"], [2.5, 1.0])
     np.testing.assert_array_equal(table["cost_1"], [4.75, 7.0])
     np.testing.assert_array_equal(table["nominal_cost_1"], [4.0, 4.0])

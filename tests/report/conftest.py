@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from holdfast.experiments import SolveSettings, read_suite
-from holdfast.experiments.results import Bound, Result, Results
+from holdfast.experiments.results import ConstraintThreshold, Result, Results
 
 THRESHOLDS = {"gambler": 2.5, "n-chain": 6.0, "frozen-lake": 0.7}
 
@@ -19,7 +19,7 @@ def fabricate() -> Fabricate:
     """Makes results out of numbers: each algorithm's last reward and its iterates' margins."""
 
     def make(environment="gambler", *, seeds=2, error=0.0, bounds=None, **algorithms) -> Results:
-        bounds = bounds or (Bound("utility", THRESHOLDS[environment], "utility"),)
+        bounds = bounds or (ConstraintThreshold("utility", THRESHOLDS[environment], "utility"),)
         iterations = max(len(margins) for _, margins in algorithms.values()) - 1
         experiment = dataclasses.replace(
             read_suite("paper"),

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from holdfast.experiments import DeepExperiment
-from holdfast.experiments.deep_runner import DeepResults, Trained
+from holdfast.experiments.results import DeepResults, Trained
 from holdfast.report.deep_claims import check_deep_claims
 from holdfast.report.deep_experiment import lines, write_deep_experiment
 from holdfast.simulators.certificates.intervals import ConfidenceInterval, Measured
@@ -50,7 +50,7 @@ def results(robust_cost, robust_reward=5.0):
             for seed in range(2)
         ]
         found = None
-        if EXPERIMENT.is_stressed(job):
+        if job.stress is not None:
             robust = job.algorithm == "rcpo"
             found = stressed(robust_cost if robust else 0.2, robust_reward if robust else 4.0)
         runs[job] = Trained(job, rows, found)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.experiments.results import Bound
+from holdfast.experiments.results import ConstraintThreshold
 from holdfast.report.figures import (
     DOTS_PER_INCH,
     PANEL_INCHES,
@@ -87,7 +87,7 @@ def test_the_users_own_matplotlib_settings_do_not_show(fabricate, tmp_path):
 
 
 def test_several_constraints_have_a_panel_each(fabricate, tmp_path):
-    bounds = (Bound("utility", 2.0, "thrift"), Bound("cost", 1.5))
+    bounds = (ConstraintThreshold("utility", 2.0, "thrift"), ConstraintThreshold("cost", 1.5))
     margins = [[0.1, 0.2], [-0.3, 0.1]]
     results = fabricate("gambler", seeds=1, bounds=bounds, rcpo=(1.0, margins), other=(1, margins))
     write_figure(tmp_path / "figure", results)

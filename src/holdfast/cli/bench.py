@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from holdfast.cli._shared import FAILED, check_writable, console, refused
-from holdfast.experiments import DeepExperiment, TabularExperiment, read_description
+from holdfast.experiments import DeepExperiment, Experiment, read_description
 
 if TYPE_CHECKING:
-    from holdfast.experiments.deep_runner import DeepResults
     from holdfast.experiments.engines import EngineOptions, Failed
-    from holdfast.experiments.results import Results
-
-Sender = Callable[[], None]
+    from holdfast.experiments.runner import RunOutcome
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,19 +34,24 @@ class EngineArguments:
     address: Annotated[str, arg(metavar="HOST:PORT", help_behavior_hint="(default: none)")] = ""
     """Of a Ray cluster that is running."""
 
-    def resolved(self, *, simulators: bool) -> tuple[str, EngineOptions]:
-        """The engine's name and its options."""
-        from holdfast.experiments.engines import ENGINES, EngineOptions
+    def resolved(self, experiment: Experiment) -> tuple[str, EngineOptions]:
+        """Return the name and the options of the engine for an experiment.
 
-        if self.engine and self.engine not in ENGINES:
-            raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {self.engine!r}")
+        Raises:
+            ValueError: the options contradict each other.
+        """
+        from holdfast.experiments.engines import EngineOptions, engine_named
+
         if self.address and self.engine != "ray":
             raise ValueError("address: it goes with --engine ray")
-        alone = simulators and self.workers <= 1
-        engine = self.engine or ("inline" if alone else "processes")
-        workers = 1 if alone and engine != "ray" else self.workers
-        threads = 0 if alone and engine != "ray" else self.threads
-        return engine, EngineOptions(workers, threads, self.address, cache=True)
+        # Several trainings at the same time need several processes.
+        several = self.workers > 1
+        engine = self.engine or ("processes" if several else experiment.default_engine)
+        engine_named(engine)
+        options = EngineOptions(self.workers, self.threads, self.address, cache=True)
+        if isinstance(experiment, DeepExperiment) and engine == "processes" and not several:
+            options = dataclasses.replace(options, workers=1, threads=0)
+        return engine, options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,86 +101,64 @@ Exit codes: 0 done, 1 some jobs failed, 2 bad input, 130 interrupted."""
     """Folder for everything that is written; a URL where fsspec knows it."""
 
     def run(self) -> int:
-        """Runs what is not there yet, writes the tables and figures and prints the comparison."""
+        """Run unfinished jobs, write tables and figures, and print the comparison."""
         with refused():
             experiment = changed(
                 read_description(self.experiment), seeds=self.seeds, iterations=self.iterations
             )
-            out = self.out or f"runs/bench/{experiment.name}"
-            return run_experiment(experiment, out, self.on)
+            return run_experiment(experiment, self.out or f"runs/bench/{experiment.name}", self.on)
 
 
-def changed(
-    experiment: TabularExperiment | DeepExperiment, *, seeds: int | None, iterations: int | None
-) -> TabularExperiment | DeepExperiment:
-    """An experiment with another number of seeds or iterations."""
+def changed(experiment: Experiment, *, seeds: int | None, iterations: int | None) -> Experiment:
+    """Return an experiment with another number of seeds or iterations."""
     if seeds is not None:
         experiment = dataclasses.replace(experiment, seeds=seeds)
-    if iterations is None:
-        return experiment
-    if isinstance(experiment, DeepExperiment):
-        return dataclasses.replace(experiment, iterations=iterations)
-    settings = dataclasses.replace(experiment.settings, iterations=iterations)
-    return dataclasses.replace(experiment, settings=settings)
+    return experiment if iterations is None else experiment.with_iterations(iterations)
 
 
-def run_experiment(
-    experiment: TabularExperiment | DeepExperiment, out: str, on: EngineArguments
-) -> int:
-    """Runs an experiment of either kind and says where everything is."""
+def run_experiment(experiment: Experiment, out: str, on: EngineArguments) -> int:
+    """Run an experiment, print its comparison, and return the exit code."""
     from holdfast.experiments.mirror import is_remote, working_folder
+    from holdfast.report.comparison_tables import comparison_table
 
     if not is_remote(out):
         check_writable(Path(out))
     with working_folder(out) as (folder, send):
-        if isinstance(experiment, TabularExperiment):
-            from holdfast.report.comparison_tables import comparison_table
-
-            tables, failures = in_tables(experiment, folder, on, send)
-            if tables:
-                console().print(comparison_table(tables))
-        else:
-            found, failures = in_simulators(experiment, folder, on, send)
-            for each in found:
+        outcome = perform(experiment, folder, on, send)
+        if isinstance(experiment, DeepExperiment):
+            for each in outcome.results:
                 print((folder / each.environment / "table.md").read_text())
+        elif outcome.results:
+            console().print(comparison_table(outcome.results))
     print(f"written to {out}")
-    return tell_failures(failures)
+    return tell_failures(outcome.failures)
 
 
-def in_tables(
-    experiment: TabularExperiment, folder: Path, on: EngineArguments, send: Sender = lambda: None
-) -> tuple[list[Results], list[Failed]]:
-    """Runs an experiment on tables and writes its tables and figures."""
+def perform(
+    experiment: Experiment,
+    folder: Path,
+    on: EngineArguments,
+    send: Callable[[], None] = lambda: None,
+) -> RunOutcome:
+    """Run an experiment and write its tables and figures."""
+    from holdfast.experiments import runner
     from holdfast.experiments.compilation_cache import use_compilation_cache
-    from holdfast.experiments.runner import run
+    from holdfast.report.deep_experiment import write_deep_experiment
     from holdfast.report.experiment import write_experiment
 
-    engine, options = on.resolved(simulators=False)
+    engine, options = on.resolved(experiment)
     use_compilation_cache()
-    outcome = run(experiment, folder, engine=engine, options=options, kept=send)
-    if outcome.results:
+    outcome = runner.run(experiment, folder, engine=engine, options=options, kept=send)
+    if isinstance(experiment, DeepExperiment):
+        for each in outcome.results:
+            write_deep_experiment(folder / each.environment, each)
+    elif outcome.results:
         write_experiment(folder, outcome.results)
-    return outcome.results, outcome.failures
-
-
-def in_simulators(
-    experiment: DeepExperiment, folder: Path, on: EngineArguments, send: Sender = lambda: None
-) -> tuple[list[DeepResults], list[Failed]]:
-    """Runs an experiment in simulators and writes its tables and figures."""
-    from holdfast.experiments.compilation_cache import use_compilation_cache
-    from holdfast.experiments.deep_runner import run_deep
-    from holdfast.report.deep_experiment import write_deep_experiment
-
-    engine, options = on.resolved(simulators=True)
-    use_compilation_cache()
-    found, failures = run_deep(experiment, folder, engine=engine, options=options, kept=send)
-    for each in found:
-        write_deep_experiment(folder / each.environment, each)
-    return found, failures
+    return outcome
 
 
 def tell_failures(failures: list[Failed]) -> int:
-    """Prints the tracebacks of what failed for good, and gives the exit code."""
+    """Print the tracebacks of work that failed on every attempt, and return the exit code."""
     for failure in failures:
-        print(f"{failure.task} failed {failure.attempts} times, at last so:\n{failure.traceback}")
+        print(f"{failure.item} failed {failure.attempts} times:\n{failure.traceback}")
     return FAILED if failures else 0

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from holdfast.cli._shared import check_writable, console, refused
-from holdfast.cli.bench import (
-    EngineArguments,
-    changed,
-    in_simulators,
-    in_tables,
-    tell_failures,
-)
-from holdfast.experiments import DeepExperiment, TabularExperiment, read_suite
+from holdfast.cli.bench import EngineArguments, changed, perform, tell_failures
+from holdfast.experiments import DeepExperiment, Experiment, TabularExperiment, read_suite
 
 if TYPE_CHECKING:
     from holdfast.experiments.engines import Failed
@@ -70,15 +64,16 @@ change it."""
         with refused():
             experiments = self._experiments()
             check_writable(self.out)
-            self.on.resolved(simulators=False)
+            for each in experiments:
+                self.on.resolved(each)
         from holdfast.report.claims_table import claims_table, notes, write_claims
 
         verdicts: list[Verdict] = []
         failures: list[Failed] = []
         for each in experiments:
-            judged, failed = self._run(each)
-            verdicts += judged
-            failures += failed
+            outcome = perform(each, self.out, self.on)
+            verdicts += self._check(each, outcome.results)
+            failures += outcome.failures
         write_claims(self.out, verdicts)
         console().print(claims_table(verdicts))
         for note in notes(verdicts):
@@ -88,25 +83,21 @@ change it."""
         print(f"claims: {self.out / 'claims.md'}")
         return tell_failures(failures)
 
-    def _run(
-        self, experiment: TabularExperiment | DeepExperiment
-    ) -> tuple[list[Verdict], list[Failed]]:
-        if isinstance(experiment, TabularExperiment):
-            from holdfast.report.claims import check_claims
+    def _check(self, experiment: Experiment, results: list[Any]) -> list[Verdict]:
+        if isinstance(experiment, DeepExperiment):
+            from holdfast.report.deep_claims import check_deep_claims
 
-            tables, failures = in_tables(experiment, self.out, self.on)
-            return check_claims(tables), failures
-        from holdfast.report.deep_claims import check_deep_claims
+            return [verdict for each in results for verdict in check_deep_claims(each)]
+        from holdfast.report.claims import check_claims
 
-        found, failures = in_simulators(experiment, self.out, self.on)
-        return [verdict for each in found for verdict in check_deep_claims(each)], failures
+        return check_claims(results)
 
-    def _experiments(self) -> list[TabularExperiment | DeepExperiment]:
+    def _experiments(self) -> list[Experiment]:
         known = (*TABLES, *SIMULATORS)
         for name in self.names:
             if name not in known:
                 raise ValueError(f"unknown experiment {name!r}; there are {', '.join(known)}")
-        found: list[TabularExperiment | DeepExperiment] = []
+        found: list[Experiment] = []
         for suite, every in (("paper", TABLES), ("point-gather", SIMULATORS)):
             asked = tuple(name for name in dict.fromkeys(self.names) if name in every)
             if asked:

@@ -1,14 +1,15 @@
-"""Experiments: what is compared, as data; the runner; the engines it runs on.
+"""Comparisons of algorithms: descriptions, one runner, its engines, and statistics of the results.
 
-Importing this package costs nothing: the runners and their results are modules of their own.
+Importing this package loads the descriptions only, not JAX.
 """
 
-from holdfast.experiments.configuration import Job, SolveSettings, TabularExperiment
-from holdfast.experiments.deep_configuration import DeepExperiment, TrainingJob
-from holdfast.experiments.description import read_description, read_suite, suites
+from holdfast.experiments.description import DeepExperiment, Experiment, TabularExperiment
+from holdfast.experiments.jobs import Job, SolveSettings, TrainingJob
+from holdfast.experiments.reading import read_description, read_suite, suites
 
 __all__ = [
     "DeepExperiment",
+    "Experiment",
     "Job",
     "SolveSettings",
     "TabularExperiment",

@@ -1,145 +1,103 @@
-"""How a run tells where it stands: a bar on a terminal, a line for each finished job elsewhere."""
+"""Progress of runs: a bar on a terminal, one line per finished job elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from holdfast.experiments.engines import Begun, Done, Failed
-from holdfast.experiments.results import Result
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
-class Progress(Protocol):
-    """What the runner tells, as it happens."""
+class JobProgress:
+    """Progress of the jobs of an experiment.
 
-    def __enter__(self) -> Self: ...
+    Arguments:
+        stream: where lines are printed.
+        bar: the bar of a terminal; None prints lines.
+        jobs: number of all jobs.
+    """
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __init__(self, stream: TextIO, bar: Progress | None, jobs: int) -> None:
+        self._stream, self._bar, self._jobs, self._done = stream, bar, jobs, 0
+        self._running: list[str] = []
+        if bar is not None:
+            bar.add_task("", total=jobs, running="")
 
-    def kept(self, jobs: int) -> None:
-        """So many jobs were finished by an earlier run."""
+    def keep(self, jobs: int) -> None:
+        """Report jobs that an earlier run finished."""
+        if jobs:
+            self.finish(f"{jobs} kept from an earlier run", jobs)
 
-    def told(self, event: Begun | Done) -> None:
-        """A task was begun or is finished."""
+    def begin(self, event: Begun) -> None:
+        """Report the start of some work."""
+        self._running.append(str(event.item))
+        self._update()
 
-    def finished(self, result: Result) -> None:
-        """A job is done and on disk."""
+    def end(self, event: Done | Failed) -> None:
+        """Report the end of some work, and why it failed."""
+        self._running.remove(str(event.item))
+        self._update()
+        if isinstance(event, Failed):
+            after = "failed for good" if event.for_good else "failed and is tried again"
+            reason = event.traceback.strip().splitlines()[-1]
+            self._print(f"{event.item} {after}: {reason}")
 
-    def failed(self, failure: Failed) -> None:
-        """A task failed."""
+    def finish(self, told: str, jobs: int = 1) -> None:
+        """Report finished jobs with a sentence about them."""
+        self._done += jobs
+        self._update()
+        if self._bar is None:
+            self._print(told)
+
+    def _update(self) -> None:
+        if self._bar is not None:
+            running = ", ".join(self._running)
+            self._bar.update(self._bar.task_ids[0], completed=self._done, running=running)
+
+    def _print(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False)
+            return
+        width = len(str(self._jobs))
+        print(f"[{self._done:{width}}/{self._jobs}] {text}", file=self._stream, flush=True)
 
 
-def progress_on(stream: TextIO, jobs: int) -> Progress:
-    """The progress that suits a stream."""
-    return _Bars(stream, jobs) if stream.isatty() else _Lines(stream, jobs)
+@contextlib.contextmanager
+def progress_on(stream: TextIO, jobs: int) -> Iterator[JobProgress]:
+    """Yield the progress of an experiment: a bar on a terminal, lines on other streams."""
+    if not stream.isatty():
+        yield JobProgress(stream, None, jobs)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        TextColumn("all runs"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[running]}"),
+        console=Console(file=stream),
+        transient=True,
+    ) as bar:
+        yield JobProgress(stream, bar, jobs)
 
 
 @contextlib.contextmanager
 def iterations_on(
     stream: TextIO, label: str, iterations: int
 ) -> Iterator[Callable[[int], None] | None]:
-    """What a lone run tells of its iterations: a bar on a terminal, nothing elsewhere."""
+    """Yield a callback for the iterations of one run that moves a bar; None unless on a terminal."""
     if not stream.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import Progress as RichProgress
+    from rich.progress import Progress
 
-    with RichProgress(console=Console(file=stream), transient=True) as bars:
+    with Progress(console=Console(file=stream), transient=True) as bars:
         bar = bars.add_task(label, total=iterations)
         yield lambda iteration: bars.update(bar, completed=iteration)
-
-
-def _described(failure: Failed) -> str:
-    what = "failed for good" if failure.for_good else "failed and is tried again"
-    last = failure.traceback.strip().splitlines()[-1]
-    return f"{failure.task} {what}: {last}"
-
-
-class _Lines:
-    def __init__(self, stream: TextIO, jobs: int) -> None:
-        self._stream, self._jobs, self._done = stream, jobs, 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def kept(self, jobs: int) -> None:
-        if jobs:
-            self._done += jobs
-            self._line(f"{jobs} kept from an earlier run")
-
-    def told(self, event: Begun | Done) -> None:
-        pass
-
-    def finished(self, result: Result) -> None:
-        self._done += 1
-        self._line(
-            f"{result.job}: {result.status}, worst-case reward {result.reward:.4f}, "
-            f"margin {result.margin:+.4f}, {result.seconds:.1f} s"
-        )
-
-    def failed(self, failure: Failed) -> None:
-        self._line(_described(failure))
-
-    def _line(self, text: str) -> None:
-        width = len(str(self._jobs))
-        print(f"[{self._done:{width}}/{self._jobs}] {text}", file=self._stream, flush=True)
-
-
-class _Bars:
-    def __init__(self, stream: TextIO, jobs: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as RichProgress
-
-        self._console = Console(file=stream)
-        self._bars = RichProgress(
-            TextColumn("all runs"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[running]}"),
-            console=self._console,
-            transient=True,
-        )
-        self._all = self._bars.add_task("", total=jobs, running="")
-        self._running: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def kept(self, jobs: int) -> None:
-        self._bars.advance(self._all, jobs)
-
-    def told(self, event: Begun | Done) -> None:
-        if isinstance(event, Begun):
-            self._running.append(str(event.task))
-        else:
-            self._running.remove(str(event.task))
-        self._show()
-
-    def finished(self, result: Result) -> None:
-        del result
-        self._bars.advance(self._all)
-
-    def failed(self, failure: Failed) -> None:
-        self._running.remove(str(failure.task))
-        self._show()
-        self._console.print(_described(failure), markup=False)
-
-    def _show(self) -> None:
-        self._bars.update(self._all, running=", ".join(self._running))

@@ -1,27 +1,35 @@
-"""What runs gave, as arrays: one job's `Result`, and an experiment's `Results`."""
+"""Results of jobs as arrays: of single jobs, and of an experiment on one environment."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from holdfast.experiments.configuration import Job, TabularExperiment, cell_name
-from holdfast.model import RobustCMDP
+from holdfast.experiments.description import DeepExperiment, TabularExperiment
+from holdfast.experiments.jobs import Job, TrainingJob, cell_name
+
+if TYPE_CHECKING:
+    from holdfast.model import RobustCMDP
+    from holdfast.simulators.certificates.stress_result import Stress
 
 
 @dataclasses.dataclass(frozen=True)
-class Bound:
-    """A constraint without its signal: what is needed to read its margins.
+class ConstraintThreshold:
+    """A constraint without its signal, which is enough to read its margins.
 
     Arguments:
         kind: "utility" or "cost".
-        threshold: in the user's own sense.
-        name: what the model calls it, if anything.
+        threshold: lower limit of a utility, upper limit of a cost.
+        name: the model's name for the constraint, or None.
+
+    Example:
+        >>> ConstraintThreshold("cost", 5.0).values(np.array([0.5]))
+        array([4.5])
     """
 
     kind: str
@@ -29,36 +37,39 @@ class Bound:
     name: str | None = None
 
     @staticmethod
-    def of(model: RobustCMDP) -> tuple[Bound, ...]:
-        """The bounds of a model, in its order."""
+    def of(model: RobustCMDP) -> tuple[ConstraintThreshold, ...]:
+        """Return the thresholds of a model's constraints, in the model's order."""
         return tuple(
-            Bound("utility" if c.sense == "at_least" else "cost", c.threshold, c.name)
+            ConstraintThreshold("utility" if c.sense == "at_least" else "cost", c.threshold, c.name)
             for c in model.constraints
         )
 
     def values(self, margins: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """The utility or cost that has these margins."""
+        """Return the utility or cost that has these margins."""
         return self.threshold + margins if self.kind == "utility" else self.threshold - margins
 
 
 def feasible_rows(history: Mapping[str, np.ndarray]) -> Bool[np.ndarray, " rows"]:
-    """Which iterates meet every constraint in the worst case, numerical error taken off."""
+    """Return which iterates meet every constraint in the worst case, after the numerical error."""
     return smallest_margins(history) - history["error"] >= 0
 
 
 def smallest_margins(history: Mapping[str, np.ndarray]) -> Float[np.ndarray, " rows"]:
-    """The worst-case margin of each iterate's tightest constraint."""
+    """Return the smallest worst-case margin of each iterate."""
     return np.min(history["margins"], axis=1, initial=np.inf)
 
 
 def columns(
-    history: Mapping[str, np.ndarray], bounds: Sequence[Bound]
+    history: Mapping[str, np.ndarray], bounds: Sequence[ConstraintThreshold]
 ) -> dict[str, Float[np.ndarray, " rows"]]:
-    """A history as named columns, every constraint in its own sense.
+    """Return a history as named columns, with every constraint as the utility or cost it limits.
 
-    A lone constraint has the columns "utility" (or "cost"), "margin" and "nominal_utility"; with
-    several they carry the constraint's index, as in "utility_0". "seconds" and whatever else the
-    algorithm recorded come last.
+    A single constraint has the columns "utility" (or "cost"), "margin" and "nominal_utility". Several
+    constraints carry their index, as in "utility_0". "seconds" and other recorded columns come last.
+
+    Arguments:
+        history: arrays by name, as in `Solution`.
+        bounds: thresholds of the model's constraints.
     """
     rows = len(history["reward"])
     table: dict[str, Any] = {"iteration": np.arange(rows), "reward": history["reward"]}
@@ -77,21 +88,21 @@ def columns(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Result:
-    """What one job gave.
+    """Result of one solve.
 
     Arguments:
-        job: what was run.
-        status: as in `Solution`.
-        bounds: the model's constraints.
-        policy: (S, A), the last iterate.
-        history: as in `Solution`.
-        certificate: of the policy, as `Certificate.to_dict` gives it, where one was asked for.
-        cpu_seconds: of the processor, compilation included.
+        job: the job.
+        status: "feasible", "infeasible" or "not-found", as in `Solution`.
+        bounds: thresholds of the model's constraints.
+        policy: last iterate, (S, A).
+        history: arrays by name, as in `Solution`.
+        certificate: output of `Certificate.to_dict`, or None.
+        cpu_seconds: processor time in seconds, compilation included.
     """
 
     job: Job
     status: str
-    bounds: tuple[Bound, ...]
+    bounds: tuple[ConstraintThreshold, ...]
     policy: Float[np.ndarray, "S A"]
     history: Mapping[str, np.ndarray]
     certificate: Mapping[str, Any] | None = None
@@ -99,62 +110,62 @@ class Result:
 
     @property
     def seed(self) -> int:
-        """What drew the initial policy."""
+        """Seed of the initial policy."""
         return self.job.seed
 
     @property
     def seconds(self) -> float:
-        """By the clock, from the start of `solve` to its last iterate."""
+        """Elapsed seconds from the start of `solve` to its last iterate."""
         return float(self.history["seconds"][-1])
 
     @property
     def gap(self) -> float:
-        """How far the reward may be from the best possible, as a share; NaN where that is not known."""
+        """Relative gap to the certificate's upper bound; NaN if unknown."""
         found = None if self.certificate is None else self.certificate.get("gap")
         return math.nan if found is None else float(found)
 
     @property
     def reward(self) -> float:
-        """Worst-case reward at the end."""
+        """Worst-case reward of the last iterate."""
         return float(self.history["reward"][-1])
 
     @property
     def error(self) -> float:
-        """Bound on the numerical error of the worst-case values at the end."""
+        """Bound on the numerical error of the last iterate's worst-case values."""
         return float(self.history["error"][-1])
 
     @property
     def margin(self) -> float:
-        """Worst-case margin of the tightest constraint at the end."""
+        """Smallest worst-case margin of the last iterate."""
         return float(smallest_margins(self.history)[-1])
 
     @property
     def feasible(self) -> bool:
-        """Whether the end is certainly feasible: margin less numerical error at least zero."""
+        """Whether the last iterate is certainly feasible: margin minus numerical error at least zero."""
         return bool(feasible_rows(self.history)[-1])
 
     @property
-    def merit(self) -> tuple[bool, float]:
-        """What runs are compared by: feasible ones come first and compare by reward, others by margin.
+    def violates(self) -> bool:
+        """Whether the last iterate is certainly infeasible: its margin, an upper bound, is negative."""
+        return self.margin < 0
 
-        Rounded, so that runs that end alike are ties.
+    @property
+    def merit(self) -> tuple[bool, float]:
+        """Sort key of runs: feasible ones rank above others and by reward, others by margin.
+
+        Nine decimals remove rounding noise, so that runs with the same outcome tie.
         """
         return self.feasible, round(self.reward if self.feasible else self.margin, 9)
 
     @property
-    def violates(self) -> bool:
-        """Whether the end certainly is not: the margin itself, an upper bound, is negative."""
-        return self.margin < 0
-
-    @property
     def feasible_from(self) -> int | None:
-        """The first feasible iterate, 0 the start; None if there is none."""
+        """Index of the first feasible iterate, 0 for the initial policy; None without one."""
         feasible = feasible_rows(self.history)
         return int(np.argmax(feasible)) if feasible.any() else None
 
     @property
     def feasible_after_first(self) -> Bool[np.ndarray, " rows"]:
-        """Feasibility of the iterates that follow the first feasible one."""
+        """Feasibility of the iterates after the first feasible one."""
         first = self.feasible_from
         feasible = feasible_rows(self.history)
         return feasible[:0] if first is None else feasible[first + 1 :]
@@ -162,14 +173,14 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Results:
-    """What an experiment gave on one model with one radius.
+    """Results of an experiment on one model with one radius.
 
     Arguments:
-        experiment: what was run.
-        runs: algorithm, with the variant of its settings, to its results, a seed each.
+        experiment: the experiment.
+        runs: results by algorithm (with its variant), one per seed.
         model: SHA-256 of the model's content.
-        environment: what the experiment calls the model.
-        radius: of the uncertainty set; None for the model's own.
+        environment: the experiment's name for the model.
+        radius: radius of the uncertainty set; None for the model's own.
     """
 
     experiment: TabularExperiment
@@ -183,35 +194,94 @@ class Results:
 
     @property
     def cell(self) -> str:
-        """The model with its radius, as the name of a folder."""
+        """Folder name of the model with its radius."""
         return cell_name(self.environment, self.radius)
 
     @property
-    def bounds(self) -> tuple[Bound, ...]:
-        """The model's constraints."""
+    def bounds(self) -> tuple[ConstraintThreshold, ...]:
+        """Thresholds of the model's constraints."""
         return next(iter(self)).bounds
 
     @property
     def iterations(self) -> int:
-        """Of the longest run."""
+        """Iterations of the longest run."""
         return max(len(result.history["reward"]) for result in self) - 1
 
     def rewards(self, algorithm: str) -> Float[np.ndarray, " seeds"]:
-        """Worst-case reward at the end, a seed each."""
+        """Return the last worst-case reward of each seed."""
         return np.array([result.reward for result in self.runs[algorithm]])
 
     def errors(self, algorithm: str) -> Float[np.ndarray, " seeds"]:
-        """Bound on the numerical error at the end, a seed each."""
+        """Return the bound on the last numerical error of each seed."""
         return np.array([result.error for result in self.runs[algorithm]])
 
     def margins(self, algorithm: str) -> Float[np.ndarray, " seeds"]:
-        """Smallest worst-case margin at the end, a seed each."""
+        """Return the smallest worst-case margin of each seed's last iterate."""
         return np.array([result.margin for result in self.runs[algorithm]])
 
     def feasible(self, algorithm: str) -> Bool[np.ndarray, " seeds"]:
-        """Which seeds end certainly feasible."""
+        """Return which seeds end certainly feasible."""
         return np.array([result.feasible for result in self.runs[algorithm]])
 
     def violates(self, algorithm: str) -> Bool[np.ndarray, " seeds"]:
-        """Which seeds certainly end in violation."""
+        """Return which seeds end certainly infeasible."""
         return np.array([result.violates for result in self.runs[algorithm]])
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """Measurements of one training run.
+
+    Attributes:
+        job: the job.
+        rows: rows of `metrics.jsonl`, one per iteration and seed.
+        stress: result of the stress test, or None.
+    """
+
+    job: TrainingJob
+    rows: list[dict[str, Any]]
+    stress: Stress | None
+
+    def curve(self, name: str, index: int | None = None) -> np.ndarray:
+        """Return one measurement, (seeds, iterations); `index` selects an entry of a list."""
+        curves: dict[int, list[Any]] = {}
+        for row in self.rows:
+            curves.setdefault(row["seed"], []).append(
+                row[name] if index is None else row[name][index]
+            )
+        return np.array([curves[seed] for seed in sorted(curves)])
+
+
+@dataclasses.dataclass(frozen=True)
+class DeepResults:
+    """Results of an experiment on one simulator.
+
+    Attributes:
+        experiment: the experiment.
+        environment: name of the simulator.
+        runs: measurements by job.
+    """
+
+    experiment: DeepExperiment
+    environment: str
+    runs: Mapping[TrainingJob, Trained]
+
+    def of(
+        self,
+        algorithm: str,
+        trust_region: float,
+        *,
+        noise: bool = True,
+        radius: float | None = None,
+    ) -> Trained:
+        """Return the run of an algorithm with a step size; the first radius is the default.
+
+        Raises:
+            KeyError: there is no such run.
+        """
+        robust = self.experiment.radius if radius is None else radius
+        for job, trained in self.runs.items():
+            same = (job.algorithm, job.trust_region, job.noise) == (algorithm, trust_region, noise)
+            if same and job.radius in (0.0, robust):
+                return trained
+        raise KeyError(f"{algorithm}, {trust_region:g}, noise {noise}")

@@ -1,4 +1,4 @@
-"""Finished jobs as bytes: one file each, found again by its fingerprint."""
+"""The folder of an experiment: `experiment.json`, and one file per finished solve."""
 
 from __future__ import annotations
 
@@ -6,23 +6,36 @@ import dataclasses
 import hashlib
 import io
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from holdfast import __version__
-from holdfast.experiments.configuration import Job
-from holdfast.experiments.results import Bound, Result, columns
+from holdfast._support.files import write_text
+from holdfast.experiments.description import Experiment, TabularExperiment
+from holdfast.experiments.jobs import Job, SolveSettings, cell_name
+from holdfast.experiments.results import ConstraintThreshold, Result, Results, columns
 from holdfast.model import RobustCMDP
 from holdfast.model.npz import model_to_arrays
 
-FORMAT = "holdfast-job-2"
+RECORD = "experiment.json"
+_RECORD_FORMAT = "holdfast-experiment-1"
+_JOB_FORMAT = "holdfast-job-2"
 _HISTORY = "history_"
+
+Find = Callable[[Job], Result | None]
 
 
 def model_digest(model: RobustCMDP) -> str:
-    """SHA-256 of everything that a model states."""
+    """Return the SHA-256 of a model's content.
+
+    Example:
+        >>> import holdfast as hf
+        >>> model_digest(hf.environments.gambler()) == model_digest(hf.environments.n_chain())
+        False
+    """
     header, arrays = model_to_arrays(model)
     header["arrays"] = {name: [str(a.dtype), list(a.shape)] for name, a in arrays.items()}
     digest = hashlib.sha256(_canonical(header))
@@ -32,15 +45,20 @@ def model_digest(model: RobustCMDP) -> str:
 
 
 def fingerprint(job: Job, digest: str) -> str:
-    """SHA-256 of all that decides a job's result: its description, its model and our version."""
-    description = {"job": job.to_dict(), "model": digest, "version": __version__, "format": FORMAT}
-    return hashlib.sha256(_canonical(description)).hexdigest()
+    """Return the SHA-256 of everything that decides a result: job, model and version of Holdfast."""
+    decisive = {
+        "job": job.to_dict(),
+        "model": digest,
+        "version": __version__,
+        "format": _JOB_FORMAT,
+    }
+    return hashlib.sha256(_canonical(decisive)).hexdigest()
 
 
 def to_bytes(result: Result, mark: str) -> bytes:
-    """A result under its fingerprint, as a `.npz` file."""
+    """Return the content of the `.npz` file of a result, with its fingerprint."""
     header = {
-        "format": FORMAT,
+        "format": _JOB_FORMAT,
         "fingerprint": mark,
         "job": result.job.to_dict(),
         "status": result.status,
@@ -49,49 +67,137 @@ def to_bytes(result: Result, mark: str) -> bytes:
         "cpu_seconds": result.cpu_seconds,
     }
     arrays = {_HISTORY + name: np.asarray(value) for name, value in result.history.items()}
-    arrays["policy"] = result.policy
     file = io.BytesIO()
-    np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
+    np.savez_compressed(file, header=np.array(json.dumps(header)), policy=result.policy, **arrays)  # type: ignore[arg-type]
     return file.getvalue()
 
 
-def load(path: Path, mark: str) -> Result | None:
-    """What `to_bytes` gave under this fingerprint; None if there is nothing that can be read."""
-    if not path.is_file():
-        return None
-    # A damaged archive can raise nearly anything; whatever is wrong with it, the job is run again.
+def read(path: Path) -> tuple[str, Result] | None:
+    """Return the fingerprint and the result in a file; None if the file is missing or damaged."""
     try:
-        found, result = read(path)
-    except Exception:
+        # np.load does not close a file that it cannot read, so open it here.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        header = json.loads(str(arrays["header"]))
+        bounds = tuple(ConstraintThreshold(**bound) for bound in header["bounds"])
+        result = Result(
+            job=Job.from_dict(header["job"]),
+            status=str(header["status"]),
+            bounds=bounds,
+            policy=arrays["policy"],
+            history={
+                name.removeprefix(_HISTORY): value
+                for name, value in arrays.items()
+                if name.startswith(_HISTORY)
+            },
+            certificate=header["certificate"],
+            cpu_seconds=float(header["cpu_seconds"]),
+        )
+        columns(result.history, bounds)  # raises if a column is missing or has the wrong shape
+        return (header["fingerprint"], result) if header["format"] == _JOB_FORMAT else None
+    except Exception:  # a damaged archive raises many kinds of exception; the job runs again
         return None
-    return result if found == mark else None
 
 
-def read(path: Path) -> tuple[str, Result]:
-    """The fingerprint and the result that a file holds; raises nearly anything if it is damaged."""
-    # Opened here, since np.load leaves a file that it cannot read open.
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    header = json.loads(str(arrays["header"]))
-    if header["format"] != FORMAT:
-        raise ValueError(f"{path}: of the format {header['format']!r}, not {FORMAT!r}")
-    history = {
-        name.removeprefix(_HISTORY): value
-        for name, value in arrays.items()
-        if name.startswith(_HISTORY)
+def finder(models: Mapping[str, str], folder: Path) -> Find:
+    """Return a function from a job to its stored result, or to None if it has to run (again).
+
+    Arguments:
+        models: SHA-256 of each model's content, by cell.
+        folder: the experiment's folder.
+    """
+
+    def find(job: Job) -> Result | None:
+        mark, result = read(folder / job.path) or ("", None)
+        return result if mark == fingerprint(job, models[job.cell]) else None
+
+    return find
+
+
+def write_record(folder: Path, experiment: Experiment, models: Mapping[str, str]) -> None:
+    """Write `experiment.json`.
+
+    Arguments:
+        folder: the experiment's folder.
+        experiment: the experiment.
+        models: SHA-256 of each model's content, by cell.
+    """
+    content = {
+        "format": _RECORD_FORMAT,
+        "experiment": experiment.to_dict(),
+        "models": models,
+        "version": __version__,
     }
-    bounds = tuple(Bound(**bound) for bound in header["bounds"])
-    columns(history, bounds)  # raises where one is missing or has the wrong shape
-    result = Result(
-        job=Job.from_dict(header["job"]),
-        status=str(header["status"]),
-        bounds=bounds,
-        policy=arrays["policy"],
-        history=history,
-        certificate=header["certificate"],
-        cpu_seconds=float(header["cpu_seconds"]),
-    )
-    return str(header["fingerprint"]), result
+    write_text(folder / RECORD, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_record(folder: Path) -> tuple[Experiment, dict[str, str]]:
+    """Return the experiment in a folder, and the SHA-256 of each model's content by cell.
+
+    Raises:
+        ValueError: the folder holds no experiment, a damaged one, or one of another format.
+    """
+    path = folder / RECORD
+    try:
+        content: Any = json.loads(path.read_text())
+        form = content["format"]
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: no such file") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: damaged, not the record of an experiment") from error
+    if form != _RECORD_FORMAT:
+        made = content.get("version", "another version")
+        raise ValueError(f"{path}: format {form!r}, made by {made}; this is {__version__}")
+    try:
+        return Experiment.from_dict(content["experiment"]), dict(content["models"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: damaged ({error})") from error
+
+
+def read_experiment(folder: Path) -> list[Results]:
+    """Return the results in a folder so far, one per model and radius, of any version of Holdfast.
+
+    Missing and unreadable jobs are left out.
+
+    Raises:
+        ValueError: the folder holds no experiment on tables.
+    """
+    experiment, models = read_record(folder)
+    if not isinstance(experiment, TabularExperiment):
+        raise ValueError(f"{folder / RECORD}: an experiment on simulators, not on tables")
+
+    def described(job: Job) -> Result | None:
+        _, result = read(folder / job.path) or ("", None)
+        return result if result is not None and result.job == job else None
+
+    return collect(experiment, models, described)
+
+
+def collect(experiment: TabularExperiment, models: Mapping[str, str], find: Find) -> list[Results]:
+    """Return the results of finished jobs, one per model and radius that has any."""
+    runs: dict[str, dict[str, list[Result]]] = {}
+    for job in experiment.jobs(chosen(experiment, find)):
+        result = find(job)
+        if result is not None:
+            runs.setdefault(job.cell, {}).setdefault(job.label, []).append(result)
+    return [
+        Results(experiment, runs[cell], models.get(cell, ""), environment, radius)
+        for environment, radius in experiment.cells()
+        if (cell := cell_name(environment, radius)) in runs
+    ]
+
+
+def chosen(experiment: Experiment, find: Find) -> dict[tuple[str, str], SolveSettings]:
+    """Return the settings of the best finished run of the search, by cell and algorithm.
+
+    The first of equally good settings wins.
+    """
+    best: dict[tuple[str, str], Result] = {}
+    for job in experiment.search_jobs():
+        result, key = find(job), (job.cell, job.algorithm)
+        if result is not None and (key not in best or result.merit > best[key].merit):
+            best[key] = result
+    return {key: result.job.settings for key, result in best.items()}
 
 
 def _canonical(value: Any) -> bytes:

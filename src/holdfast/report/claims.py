@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.experiments.configuration import TabularExperiment
-from holdfast.experiments.description import read_suite
+from holdfast.experiments.description import TabularExperiment
+from holdfast.experiments.reading import read_suite
 from holdfast.experiments.results import Results
 
 _TABULAR = "paper, section 6.1"

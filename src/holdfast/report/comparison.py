@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from holdfast.experiments.results import Results, feasible_rows
 from holdfast.experiments.statistics import (
-    Estimate,
+    IntervalEstimate,
     bootstrap,
     interquartile_mean,
     mean,
@@ -50,12 +50,12 @@ class Line(NamedTuple):
     radius: float
     algorithm: str
     runs: int
-    reward: Estimate
+    reward: IntervalEstimate
     deviation: float
-    middle: Estimate
+    middle: IntervalEstimate
     margin: float
     feasible: float
-    improvement: Estimate
+    improvement: IntervalEstimate
     best: bool
     first_feasible: float
     infeasible_share: float
@@ -90,10 +90,10 @@ class Overall(NamedTuple):
 
     algorithm: str
     runs: int
-    feasible: Estimate
+    feasible: IntervalEstimate
     best: int
     cells: int
-    improvement: Estimate
+    improvement: IntervalEstimate
     shortfall: float
 
 
@@ -158,7 +158,7 @@ def scores(
     return ranks[:mine], ranks[mine:]
 
 
-def _improvement(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Estimate:
+def _improvement(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> IntervalEstimate:
     """The mean over models of the probability of improvement, every group of runs resampled."""
     groups = [group for pair in pairs for group in pair]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast._support.files import write_text
 from holdfast.experiments.results import Results
-from holdfast.experiments.statistics import Estimate
+from holdfast.experiments.statistics import IntervalEstimate
 from holdfast.report.comparison import Line, Overall, Timing, lines, overall, timings
 from holdfast.report.tables import write_csv
 
@@ -202,9 +202,15 @@ def _flat(rows: Sequence[Line | Overall | Timing]) -> tuple[list[str], Iterable[
     """Header and rows of a CSV file: an estimate is three columns."""
     header: list[str] = []
     for name, value in zip(rows[0]._fields, rows[0], strict=True):
-        header += [name, f"{name}_low", f"{name}_high"] if isinstance(value, Estimate) else [name]
+        header += (
+            [name, f"{name}_low", f"{name}_high"] if isinstance(value, IntervalEstimate) else [name]
+        )
     return header, (
-        [each for value in row for each in (value if isinstance(value, Estimate) else [value])]
+        [
+            each
+            for value in row
+            for each in (value if isinstance(value, IntervalEstimate) else [value])
+        ]
         for row in rows
     )
 
@@ -235,11 +241,11 @@ def _gap(share: float) -> str:
     return "0 %" if abs(share) < 1e-9 else f"{100 * share:.2g} %"
 
 
-def _interval(estimate: Estimate) -> str:
+def _interval(estimate: IntervalEstimate) -> str:
     return f"{_number(estimate.low)} – {_number(estimate.high)}"
 
 
-def _percents(estimate: Estimate) -> str:
+def _percents(estimate: IntervalEstimate) -> str:
     return f"{100 * estimate.low:.3g} – {100 * estimate.high:.3g} %"
 
 

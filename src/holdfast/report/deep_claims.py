@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from holdfast.experiments.deep_runner import DeepResults, Trained
-from holdfast.experiments.description import read_suite
+from holdfast.experiments.reading import read_suite
+from holdfast.experiments.results import DeepResults, Trained
 from holdfast.report.claims import Claim, Finding, Verdict
 from holdfast.simulators.certificates.intervals import Measured
 from holdfast.simulators.certificates.stress_result import Stress

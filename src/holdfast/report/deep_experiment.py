@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from holdfast._support.files import write_json, write_text
-from holdfast.experiments.deep_runner import DeepResults, Trained
+from holdfast.experiments.results import DeepResults, Trained
 from holdfast.report.stress import Learning, plot_learning, plot_stress
 from holdfast.report.tables import versions, write_csv
 from holdfast.simulators.certificates.intervals import Measured

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from holdfast._support.files import write_bytes
-from holdfast.experiments.results import Bound, Result, Results
+from holdfast.experiments.results import ConstraintThreshold, Result, Results
 
 DOTS_PER_INCH = 200
 PANEL_INCHES = (5.0, 3.6)
@@ -142,7 +142,7 @@ def _curves(
     axes: Any,
     results: Results,
     series: Callable[[Result], Float[np.ndarray, " rows"]],
-    bound: Bound | None = None,
+    bound: ConstraintThreshold | None = None,
 ) -> None:
     others = [name for name in results.runs if name not in STYLES]
     order = [*others, *(name for name in STYLES if name in results.runs)]
@@ -188,7 +188,7 @@ def _over_seeds(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return stacked.mean(0), stacked.std(0)
 
 
-def _threshold(axes: Any, bound: Bound) -> None:
+def _threshold(axes: Any, bound: ConstraintThreshold) -> None:
     """A dashed line, on top since the best curves end on it, and its wrong side in grey."""
     axes.axhline(bound.threshold, color=_THRESHOLD_COLOUR, lw=0.9, linestyle=(0, (8, 4)), zorder=3)
     low, high = axes.get_ylim()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast._support.files import atomic_write, write_json
-from holdfast.experiments.results import Bound, columns
+from holdfast.experiments.results import ConstraintThreshold, columns
 from holdfast.experiments.store import model_digest
 from holdfast.model import RobustCMDP
 from holdfast.report.tables import versions, write_csv
@@ -40,7 +40,7 @@ def write_solution(
     model.save(folder / MODEL_FILE)
     with atomic_write(folder / POLICY_FILE) as file:
         np.savez_compressed(file, policy=solution.policy)
-    table = columns(solution.history, Bound.of(model))
+    table = columns(solution.history, ConstraintThreshold.of(model))
     write_csv(folder / "history.csv", list(table), zip(*table.values(), strict=True))
     evaluation = solution.evaluation
     reward = evaluation.reward

@@ -13,9 +13,8 @@ import pytest
 import holdfast as hf
 from holdfast._support.files import write_bytes
 from holdfast.experiments import SolveSettings, TabularExperiment
-from holdfast.experiments.folder import write_description
-from holdfast.experiments.results import Bound, Result, Results
-from holdfast.experiments.store import fingerprint, model_digest, to_bytes
+from holdfast.experiments.results import ConstraintThreshold, Result, Results
+from holdfast.experiments.store import fingerprint, model_digest, to_bytes, write_record
 from holdfast.report.page import write_page
 from holdfast.report.solution import write_solution
 from holdfast.simulators.certificates.intervals import ConfidenceInterval, Measured
@@ -93,7 +92,7 @@ def prepared(algorithm: str = "rcpo", *, seeds: int = 2, iterations: int = 6, **
 def train_folder(folder: Path, run: Run, done: int, *, with_agents: bool = False) -> Path:
     """A run as `train` leaves it after some iterations, without the minutes of training."""
     folder.mkdir(parents=True)
-    runs.write_description(folder, run.describe())
+    runs.write_record(folder, run.describe())
     seeds = run.describe()["seeds"]
     rows = [metrics(i, seed) for i in range(done) for seed in seeds]
     runs.append_lines(folder / runs.METRICS, rows)
@@ -136,7 +135,7 @@ def compared(environment: str = "frozen-lake", seeds: int = 3, model: str = "") 
         settings=SolveSettings(iterations=30),
     )
     table = hf.environments.MODELS[environment]()
-    bounds = Bound.of(table)
+    bounds = ConstraintThreshold.of(table)
     found: dict[str, list[Result]] = {name: [] for name in ends}
     for job in experiment.jobs():
         margins = np.linspace(-1.0, ends[job.algorithm], 31)[:, None] + 0.01 * job.seed
@@ -159,7 +158,7 @@ def experiment_folder(folder: Path, *results: Results, version: str = hf.__versi
     """Writes a folder that holds the given results, each of a model of its own."""
     environments = tuple(found.environment for found in results)
     experiment = dataclasses.replace(results[0].experiment, environments=environments)
-    write_description(folder, experiment, {found.cell: found.model for found in results})
+    write_record(folder, experiment, {found.cell: found.model for found in results})
     for found in results:
         for result in found:
             mark = fingerprint(result.job, found.model)

@@ -1,7 +1,7 @@
-"""Where tasks are done: in this process, in others on this machine, or by Ray on a cluster.
+"""Engines that perform work: in this process, in worker processes, or on a Ray cluster.
 
-An engine is given tasks and tells what becomes of them. It knows nothing of what they are for, writes
-nothing, and gives the same results whichever it is. A new engine is one file and one line in `ENGINES`.
+An engine receives work items and reports events. It writes no files, and results do not depend on the
+engine. A new engine is one file and one line in `ENGINES`.
 """
 
 from __future__ import annotations
@@ -9,82 +9,92 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from holdfast import registry
 from holdfast._support.arguments import check_whole_number
 
-# A task that failed, or whose worker died, is done again so often.
+# A failed item is repeated twice: enough for a worker killed by chance, and cheap if it always fails.
 RETRIES = 2
+# Loaded on demand, so that Ray is optional.
+ENGINES = {
+    "processes": "holdfast.experiments.engines.processes",
+    "ray": "holdfast.experiments.engines.ray",
+    "inline": "holdfast.experiments.engines.inline",
+}
+_REGISTRIES = (registry.ALGORITHMS, registry.SIMULATOR_ALGORITHMS, registry.ENVIRONMENTS)
 
 
 class File(NamedTuple):
-    """A file that a task made: its path in the experiment's folder, and its content."""
+    """A file that an item made: its path in the experiment's folder, and its content."""
 
     path: str
     data: bytes
 
 
-class Task(Protocol):
-    """Work that can be sent elsewhere: picklable, and the same result wherever it is done."""
+class WorkItem(Protocol):
+    """A picklable piece of work with the same result wherever it is done."""
 
     @property
     def kin(self) -> str:
-        """Tasks of the same kin compile the same programs, so a worker had better do them all."""
+        """Items of the same kin compile the same programs; a worker prefers the kins it has seen."""
 
     def run(self, folder: Path | None) -> Iterator[File]:
-        """Does the work.
+        """Do the work and yield its files.
 
         Arguments:
-            folder: the experiment's folder where it can be reached, so that files that grow may be
-                written there; None elsewhere, where every file has to come back.
+            folder: the experiment's folder, for files that grow; None on another machine, where every
+                file has to be yielded.
         """
 
 
 class Begun(NamedTuple):
-    """A task was given to a worker."""
+    """An item was given to a worker."""
 
-    task: Task
+    item: WorkItem
 
 
 class Made(NamedTuple):
-    """A task made a file."""
+    """An item made a file."""
 
-    task: Task
+    item: WorkItem
     file: File
 
 
 class Done(NamedTuple):
-    """A task is finished, and all its files were told before."""
+    """An item is finished; all its files were reported before."""
 
-    task: Task
+    item: WorkItem
 
 
 class Failed(NamedTuple):
-    """A task failed; unless it was for good it is done again."""
+    """An attempt at an item failed."""
 
-    task: Task
+    item: WorkItem
     traceback: str
     attempts: int
 
     @property
     def for_good(self) -> bool:
-        """Whether it is not tried again."""
+        """Whether there is no further attempt."""
         return self.attempts > RETRIES
 
 
-Event = Begun | Made | Done | Failed
+WorkEvent = Begun | Made | Done | Failed
 
 
 @dataclasses.dataclass(frozen=True)
 class EngineOptions:
-    """How an engine is to work.
+    """Options of an engine.
 
     Arguments:
-        workers: tasks at the same time; 0 for as many as there are processors.
-        threads: of each worker; 0 for the processors divided by the workers.
-        address: of a Ray cluster, "" for one on this machine alone.
+        workers: number of items at the same time; 0 means one per processor.
+        threads: threads of each worker; 0 means the processors divided by the workers.
+        address: address of a Ray cluster; "" starts Ray on this machine.
         cache: whether workers keep compiled programs on disk.
     """
 
@@ -97,44 +107,85 @@ class EngineOptions:
         check_whole_number("workers", self.workers, least=0)
         check_whole_number("threads", self.threads, least=0)
 
-    def resolved(self, tasks: int) -> EngineOptions:
-        """The same with numbers for zeros: never more workers than there are tasks."""
-        workers = max(1, min(self.workers or processors(), tasks))
+    def resolved(self, items: int) -> EngineOptions:
+        """Return the options with numbers in place of zeros, and at most one worker per item."""
+        workers = max(1, min(self.workers or processors(), items))
         threads = self.threads or max(1, processors() // workers)
         return dataclasses.replace(self, workers=workers, threads=threads)
 
 
-class Engine(Protocol):
-    """Does tasks and tells what becomes of them, in whatever order they end."""
+class Worker(Protocol):
+    """A place that performs one item at a time.
 
-    def __call__(
-        self, tasks: Sequence[Task], folder: Path, options: EngineOptions
-    ) -> Iterator[Event]:
-        """Every task ends in `Done`, or in a `Failed` that is for good."""
+    Both methods return a future of files, and of whether more files follow.
+    """
 
+    def begin(self, item: WorkItem, folder: Path) -> Future[tuple[list[File], bool]]:
+        """Start an item."""
 
-# Loaded when asked for: who has no Ray needs none.
-ENGINES = {
-    "processes": "holdfast.experiments.engines.processes",
-    "ray": "holdfast.experiments.engines.ray",
-    "inline": "holdfast.experiments.engines.inline",
-}
+    def resume(self) -> Future[tuple[list[File], bool]]:
+        """Continue the item that was begun."""
 
 
-def engine_named(name: str) -> Engine:
-    """An engine by its name.
+def work_through(
+    items: Sequence[WorkItem], folder: Path, workers: Sequence[Worker]
+) -> Iterator[WorkEvent]:
+    """Yield the events of all items; each ends in `Done` or in a `Failed` that is for good."""
+    waiting = [(item, 1) for item in items]
+    idle = list(workers)
+    seen: dict[int, set[str]] = {id(worker): set() for worker in workers}
+    running: dict[Future[tuple[list[File], bool]], tuple[Worker, WorkItem, int]] = {}
+    while waiting or running:
+        while waiting and idle:
+            worker = idle.pop(0)
+            kins = seen[id(worker)]
+            known = (i for i, (item, _) in enumerate(waiting) if item.kin in kins)
+            item, attempt = waiting.pop(next(known, 0))
+            kins.add(item.kin)
+            yield Begun(item)
+            running[worker.begin(item, folder)] = worker, item, attempt
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            worker, item, attempt = running.pop(future)
+            try:
+                files, more = future.result()
+            except Exception as error:
+                if isinstance(getattr(error, "cause", None), KeyboardInterrupt):  # by way of Ray
+                    raise KeyboardInterrupt from error
+                yield Failed(item, _reason(error), attempt)
+                if attempt <= RETRIES:
+                    waiting.append((item, attempt + 1))
+                idle.append(worker)
+                continue
+            for file in files:
+                yield Made(item, file)
+            if more:
+                running[worker.resume()] = worker, item, attempt
+            else:
+                yield Done(item)
+                idle.append(worker)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, BrokenExecutor):
+        return "the worker process ended abruptly: it was killed or ran out of memory"
+    return "".join(traceback.format_exception(error))
+
+
+def engine_named(
+    name: str,
+) -> Callable[[Sequence[WorkItem], Path, EngineOptions], Iterator[WorkEvent]]:
+    """Return an engine by its name.
 
     Raises:
-        ValueError: there is none, or what it needs is not installed.
+        ValueError: there is no such engine.
     """
     if name not in ENGINES:
         raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {name!r}")
-    found: Callable[..., Iterator[Event]] = importlib.import_module(ENGINES[name]).run
-    return found
+    return importlib.import_module(ENGINES[name]).run
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """Return the number of processors that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on this system
@@ -142,16 +193,29 @@ def processors() -> int:
 
 
 def worker_environment(options: EngineOptions) -> dict[str, str]:
-    """Environment variables of a worker, so that workers do not fight for processors and memory."""
-    threads = str(options.threads)
-    found = {
-        # How many threads XLA's pool has, and the libraries of linear algebra.
-        "NPROC": threads,
-        "OMP_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-    }
+    """Return the environment variables that keep workers from competing for processors and memory."""
+    # NPROC limits XLA's thread pool, the others the libraries of linear algebra.
+    pools = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    found = dict.fromkeys(pools, str(options.threads))
     if options.workers > 1:
-        # On an accelerator each would take three quarters of the memory by default.
+        # JAX reserves three quarters of an accelerator's memory per process by default.
         found["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     return found
+
+
+def registered_names() -> list[dict[str, str]]:
+    """Return the import strings of all registered names, for `prepare_worker`."""
+    return [
+        {name: target for name, target in each.targets.items() if isinstance(target, str)}
+        for each in _REGISTRIES
+    ]
+
+
+def prepare_worker(names: Sequence[dict[str, Any]], cache: bool) -> None:
+    """Register the names of the parent process in a worker, and turn on the compilation cache."""
+    for each, targets in zip(_REGISTRIES, names, strict=True):
+        each.targets.update(targets)
+    if cache:
+        from holdfast.experiments.compilation_cache import use_compilation_cache
+
+        use_compilation_cache()

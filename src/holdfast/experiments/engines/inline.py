@@ -1,34 +1,30 @@
-"""Tasks in this process, one after the other: nothing to start, and a debugger sees everything."""
+"""Work in this process, one item after the other: nothing to start, and debuggers see everything."""
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
-from holdfast.experiments.engines import (
-    RETRIES,
-    Begun,
-    Done,
-    EngineOptions,
-    Event,
-    Failed,
-    Made,
-    Task,
-)
+from holdfast.experiments.engines import EngineOptions, File, WorkEvent, WorkItem, work_through
 
 
-def run(tasks: Sequence[Task], folder: Path, options: EngineOptions) -> Iterator[Event]:
-    """Does every task in turn."""
-    del options  # this process is as it is
-    for task in tasks:
-        for attempt in range(1, RETRIES + 2):
-            yield Begun(task)
-            try:
-                for file in task.run(folder):
-                    yield Made(task, file)
-            except Exception:
-                yield Failed(task, traceback.format_exc(), attempt)
-            else:
-                yield Done(task)
-                break
+def run(items: Sequence[WorkItem], folder: Path, options: EngineOptions) -> Iterator[WorkEvent]:
+    """Do every item in turn; the options have no effect."""
+    del options
+    return work_through(items, folder, [_InlineWorker()])
+
+
+class _InlineWorker:
+    def begin(self, item: WorkItem, folder: Path) -> Future[tuple[list[File], bool]]:
+        self._files = item.run(folder)
+        return self.resume()
+
+    def resume(self) -> Future[tuple[list[File], bool]]:
+        future: Future[tuple[list[File], bool]] = Future()
+        try:
+            made = list(next(([file] for file in self._files), []))
+            future.set_result((made, bool(made)))
+        except Exception as error:
+            future.set_exception(error)
+        return future

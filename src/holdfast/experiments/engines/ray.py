@@ -1,104 +1,108 @@
-"""Tasks on a Ray cluster, or on a Ray of this machine alone (`pip install "holdfast[ray]"`).
+"""Work on a Ray cluster, or on a Ray of this machine (`pip install "holdfast[ray]"`).
 
-Every node needs Holdfast installed, and nothing else: models travel with their tasks, results come
-back to this process, and no folder is shared.
+Every node needs Holdfast installed. Models travel with their items, results return to this process, and
+no folder is shared.
 """
 
 from __future__ import annotations
 
-import traceback
+import os
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from holdfast.experiments.engines import (
-    Begun,
-    Done,
     EngineOptions,
-    Event,
-    Failed,
     File,
-    Made,
-    Task,
+    WorkEvent,
+    WorkItem,
+    prepare_worker,
     processors,
+    registered_names,
+    work_through,
     worker_environment,
 )
 
-# Tasks that are handed to Ray before others have come back, for each worker: enough to keep it busy.
+# Items handed to Ray per worker: one that runs and one that waits, so that no worker is idle.
 _AHEAD = 2
+_QUIET: dict[str, Any] = {
+    "log_to_driver": False,
+    "include_dashboard": False,
+    "configure_logging": False,
+}
 
 
-def run(tasks: Sequence[Task], folder: Path, options: EngineOptions) -> Iterator[Event]:
-    """Does the tasks wherever Ray puts them."""
-    del folder  # workers may be on other machines
+def run(items: Sequence[WorkItem], folder: Path, options: EngineOptions) -> Iterator[WorkEvent]:
+    """Do the items wherever Ray places them.
+
+    Raises:
+        ValueError: Ray is not installed, or no cluster answers at the address within the number of
+            seconds in the environment variable HOLDFAST_RAY_TIMEOUT, 30 by default.
+    """
     try:
         import ray
     except ImportError as error:
         raise ValueError('engine: Ray is not installed; pip install "holdfast[ray]"') from error
+    threads = max(1, options.threads)
     ours = not ray.is_initialized()
-    if ours:
-        ray.init(**_cluster(options))
+    if ours and options.address:
+        _connect(ray, options.address)
+    elif ours:
+        cpus = threads * (options.workers or processors())
+        ray.init(address="local", num_cpus=cpus, **_QUIET)
     try:
-        yield from _run(ray, tasks, options)
+        room = int(ray.cluster_resources().get("CPU", 1)) // threads
+        workers = max(1, min(options.workers or room, len(items)))
+        environment = worker_environment(EngineOptions(workers=workers, threads=threads))
+        # No retries by Ray: `work_through` counts attempts and reports their reasons.
+        remote = ray.remote(num_cpus=threads, max_retries=0, runtime_env={"env_vars": environment})(
+            _do
+        )
+        slots = [_RaySlot(remote, options.cache) for _ in range(_AHEAD * workers)]
+        yield from work_through(items, folder, slots)
     finally:
         if ours:
             ray.shutdown()
 
 
-def _cluster(options: EngineOptions) -> dict[str, Any]:
-    quiet = {"log_to_driver": False, "include_dashboard": False, "configure_logging": False}
-    if options.address:
-        return {"address": options.address, **quiet}
-    workers = options.workers or processors()
-    return {"address": "local", "num_cpus": workers * max(1, options.threads), **quiet}
+def _connect(ray: Any, address: str) -> None:
+    """Connect to a cluster in a thread, because Ray itself waits for minutes and cannot be stopped."""
+    seconds = float(os.environ.get("HOLDFAST_RAY_TIMEOUT", "30"))
+    errors: list[str] = []
 
-
-def _run(ray: Any, tasks: Sequence[Task], options: EngineOptions) -> Iterator[Event]:
-    threads = max(1, options.threads)
-    room = int(ray.cluster_resources().get("CPU", 1)) // threads
-    workers = max(1, min(options.workers or room, len(tasks)))
-    environment = worker_environment(EngineOptions(workers=workers, threads=threads))
-    # Ray's own retries say nothing of why; ours count and tell.
-    remote = ray.remote(
-        num_cpus=threads,
-        max_retries=0,
-        runtime_env={"env_vars": environment},
-    )(_do)
-    waiting = list(tasks)
-    attempts = dict.fromkeys(map(id, tasks), 0)
-    running: dict[Any, Task] = {}
-    while waiting or running:
-        while waiting and len(running) < _AHEAD * workers:
-            task = waiting.pop(0)
-            attempts[id(task)] += 1
-            running[remote.remote(task, options.cache)] = task
-            yield Begun(task)
-        (ended, *_), _ = ray.wait(list(running))
-        task = running.pop(ended)
+    def connect() -> None:
         try:
-            files: list[File] = ray.get(ended)
-        except ray.exceptions.RayError as error:
-            cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
-            if isinstance(cause, KeyboardInterrupt):
-                raise KeyboardInterrupt from error
-            failed = Failed(task, _told(error), attempts[id(task)])
-            yield failed
-            if not failed.for_good:
-                waiting.append(task)
-        else:
-            for file in files:
-                yield Made(task, file)
-            yield Done(task)
+            ray.init(address=address, **_QUIET)
+        except Exception as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        errors.append(f"no answer within {seconds:g} s (HOLDFAST_RAY_TIMEOUT sets the limit)")
+    if errors:
+        raise ValueError(f"address: no Ray cluster at {address}: {errors[0]}")
 
 
-def _told(error: Exception) -> str:
-    """A failed task's traceback as Ray brings it, or what became of its worker."""
-    return "".join(traceback.format_exception_only(error)).strip()
+class _RaySlot:
+    """A place in Ray's queue; files come back when the whole item is done."""
+
+    def __init__(self, remote: Any, cache: bool) -> None:
+        self._remote, self._cache = remote, cache
+
+    def begin(self, item: WorkItem, folder: Path) -> Future[tuple[list[File], bool]]:
+        """Hand an item to Ray."""
+        del folder  # workers may be on other machines
+        return self._remote.remote(item, registered_names(), self._cache).future()
+
+    def resume(self) -> Future[tuple[list[File], bool]]:
+        """Never called, since no files follow."""
+        raise NotImplementedError
 
 
-def _do(task: Task, cache: bool) -> list[File]:
-    if cache:
-        from holdfast.experiments.compilation_cache import use_compilation_cache
-
-        use_compilation_cache()
-    return list(task.run(None))
+def _do(item: WorkItem, names: Sequence[dict[str, str]], cache: bool) -> tuple[list[File], bool]:
+    prepare_worker(names, cache)
+    return list(item.run(None)), False

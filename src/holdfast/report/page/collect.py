@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.experiments.configuration import TabularExperiment
+from holdfast.experiments.description import TabularExperiment
 from holdfast.report.page.content import Section, Skipped
 from holdfast.report.page.experiment import experiment_sections
 from holdfast.report.page.solution import SOLUTION, solution_section
@@ -148,11 +148,11 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
 
 def _read_experiment(folder: Path) -> list[Section]:
     """None of its own for an experiment in simulators: its runs are found in their folders."""
-    from holdfast.experiments.folder import read_description, read_experiment
+    from holdfast.experiments.store import read_experiment, read_record
 
     version = str(json.loads((folder / EXPERIMENT).read_text()).get("version", ""))
     check_not_newer({"holdfast": version})
-    experiment, _ = read_description(folder)
+    experiment, _ = read_record(folder)
     if not isinstance(experiment, TabularExperiment):
         return []
     return experiment_sections(str(folder), read_experiment(folder), version)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.experiments.results import Bound
+from holdfast.experiments.results import ConstraintThreshold
 from holdfast.model import Kernel, RobustCMDP, check_policy
 from holdfast.report.figures import iteration_ticks
 from holdfast.report.page.certificate import certificate_card, evaluation_card
@@ -61,7 +61,7 @@ def solution_section(folder: Path) -> Section:
         certificate_card(_json(folder / _CERTIFICATE), about_set)
         if certified
         else evaluation_card(record, about_set),
-        *_curves(_history(folder / _HISTORY), settings["algorithm"], Bound.of(model)),
+        *_curves(_history(folder / _HISTORY), settings["algorithm"], ConstraintThreshold.of(model)),
         *kernel_blocks(model, policy),
         Details("settings", "Configuration", flat_entries(settings)),
         Details("versions", "Versions", flat_entries(record["versions"])),
@@ -152,7 +152,7 @@ def _history(path: Path) -> dict[str, np.ndarray]:
 
 
 def _curves(
-    history: Mapping[str, np.ndarray], algorithm: str, bounds: tuple[Bound, ...]
+    history: Mapping[str, np.ndarray], algorithm: str, bounds: tuple[ConstraintThreshold, ...]
 ) -> list[Block]:
     """Reward and constraints against iterations, worst case and nominal."""
     look = looks_of([algorithm])[0]
@@ -199,7 +199,7 @@ def _curves(
     return blocks
 
 
-def limit_of(bound: Bound) -> Limit:
+def limit_of(bound: ConstraintThreshold) -> Limit:
     """The threshold of a constraint as a line."""
     utility = bound.kind == "utility"
     relation = "≥" if utility else "≤"

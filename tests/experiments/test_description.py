@@ -136,7 +136,7 @@ GOOD = 'environments = ["gambler"]\n'
     ("text", "message"),
     [
         ("environments = [", "not TOML"),
-        ("", "environments: an experiment needs at least one"),
+        ("", "environments: expected at least one name"),
         ('environments = "gambler"', "environments: expected a list"),
         ("environments = [3]", "environments: expected names"),
         (GOOD + "algoritms = []", "algoritms: no such key; did you mean algorithms?"),
@@ -149,7 +149,7 @@ GOOD = 'environments = ["gambler"]\n'
         (GOOD + 'kind = "dreams"', "kind: expected tables or simulators, got 'dreams'"),
         (GOOD + 'kind = "simulators"\nbatchsize = 3', "batchsize: .*did you mean batch_size?"),
         (GOOD + 'kind = "simulators"\nseeds = 0', "seeds: expected a whole number"),
-        (GOOD + 'kind = "simulators"\nradii = []', "radii: expected at least one"),
+        (GOOD + 'kind = "simulators"\nradii = []', "radii: expected at least one number"),
     ],
 )
 def test_a_file_that_cannot_be_is_refused_with_its_path_and_what_is_wrong(tmp_path, text, message):
