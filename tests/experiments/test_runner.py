@@ -18,7 +18,7 @@ from holdfast.experiments.progress import iterations_on
 from holdfast.experiments.results import ConstraintThreshold, columns
 from holdfast.experiments.runner import run
 from holdfast.experiments.store import read_experiment
-from holdfast.report.comparison_tables import write_chosen
+from holdfast.report.tables import write_chosen
 
 EXPERIMENT = TabularExperiment(
     environments=("gambler",),

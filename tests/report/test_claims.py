@@ -6,8 +6,14 @@ import json
 import pytest
 
 from holdfast.experiments import SolveSettings, read_suite
-from holdfast.report.claims import CLAIMS, changed_settings, check_claims
-from holdfast.report.claims_table import claims_markdown, claims_table, write_claims
+from holdfast.report.claims import (
+    CLAIMS,
+    changed_settings,
+    check_claims,
+    claims_markdown,
+    claims_table,
+    write_claims,
+)
 
 PAPER = read_suite("paper")
 

@@ -8,9 +8,14 @@ import math
 
 import pytest
 
-from holdfast.report.comparison import best_feasible, lines, overall, timings
-from holdfast.report.comparison_tables import comparison_table, write_comparison
+from holdfast.report.comparison import (
+    algorithm_rows,
+    best_feasible,
+    overall_rows,
+    timing_rows,
+)
 from holdfast.report.experiment import write_experiment
+from holdfast.report.tables import comparison_table, write_comparison
 
 # Last reward (a hundredth more for the second seed) and the margins of the iterates.
 RUNS = {
@@ -21,7 +26,7 @@ RUNS = {
 
 
 def of(results, name):
-    return next(line for line in lines([results]) if line.algorithm == name)
+    return next(line for line in algorithm_rows([results]) if line.algorithm == name)
 
 
 def test_a_line_is_what_a_hand_would_compute(fabricate):
@@ -53,7 +58,7 @@ def test_a_run_that_is_not_feasible_beats_none_that_is(fabricate):
 def test_the_best_is_the_best_of_the_feasible(fabricate):
     results = fabricate("gambler", **RUNS)
     assert best_feasible(results) == ["rcpo"]
-    assert [line.algorithm for line in lines([results]) if line.best] == ["rcpo"]
+    assert [line.algorithm for line in algorithm_rows([results]) if line.best] == ["rcpo"]
     tie = fabricate("gambler", **RUNS | {"pcpo": RUNS["rcpo"]})
     assert best_feasible(tie) == ["rcpo", "pcpo"]
     assert best_feasible(fabricate("gambler", error=1.0, **RUNS)) == []
@@ -62,7 +67,7 @@ def test_the_best_is_the_best_of_the_feasible(fabricate):
 def test_over_all_models(fabricate):
     second = {"rcpo": (1.0, [1.0] * 4), "pcpo": (2.0, [1.0] * 4), "rvi": (2.0, [-1.0] * 4)}
     both = [fabricate("gambler", **RUNS), fabricate("n-chain", **second)]
-    rcpo, pcpo, rvi = overall(both)
+    rcpo, pcpo, rvi = overall_rows(both)
     assert (rcpo.best, pcpo.best, rvi.best, rcpo.cells) == (1, 1, 0, 2)
     assert (rcpo.feasible.value, pcpo.feasible.value, rvi.feasible.value) == (1.0, 1.0, 0.0)
     assert pcpo.improvement.value == 0.5  # never on the one, always on the other
@@ -92,7 +97,7 @@ def test_every_format_says_the_same(fabricate, tmp_path):
     write_comparison(tmp_path, results)
     with (tmp_path / "table.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    for row, line in zip(rows, lines(results), strict=True):
+    for row, line in zip(rows, algorithm_rows(results), strict=True):
         assert row["algorithm"] == line.algorithm
         assert float(row["reward"]) == line.reward.value
         assert float(row["reward_low"]) == line.reward.low
@@ -110,7 +115,7 @@ def test_every_format_says_the_same(fabricate, tmp_path):
 
 def test_timings_are_in_files_of_their_own(fabricate, tmp_path):
     results = [fabricate("gambler", **RUNS)]
-    assert timings(results)[0].seconds == pytest.approx(2 * 1.5)
+    assert timing_rows(results)[0].seconds == pytest.approx(2 * 1.5)
     write_comparison(tmp_path, results)
     slower = fabricate("gambler", **RUNS)
     for run in slower:

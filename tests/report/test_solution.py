@@ -56,5 +56,5 @@ def test_a_model_is_found_by_name_by_file_and_by_folder(tmp_path):
 
 
 def test_an_unknown_model_is_refused_by_its_name():
-    with pytest.raises(ValueError, match=r"casino: neither a file nor one of .*gambler"):
+    with pytest.raises(ValueError, match=r"there is no model or file 'casino'"):
         read_model("casino")

@@ -119,7 +119,7 @@ def changed(experiment: Experiment, *, seeds: int | None, iterations: int | None
 def run_experiment(experiment: Experiment, out: str, on: EngineArguments) -> int:
     """Run an experiment, print its comparison, and return the exit code."""
     from holdfast.experiments.mirror import is_remote, working_folder
-    from holdfast.report.comparison_tables import comparison_table
+    from holdfast.report.tables import comparison_table
 
     if not is_remote(out):
         check_writable(Path(out))
@@ -129,7 +129,7 @@ def run_experiment(experiment: Experiment, out: str, on: EngineArguments) -> int
             for each in outcome.results:
                 print((folder / each.environment / "table.md").read_text())
         elif outcome.results:
-            console().print(comparison_table(outcome.results))
+            console().print(comparison_table(outcome.results, console().width))
     print(f"written to {out}")
     return tell_failures(outcome.failures)
 
@@ -143,15 +143,14 @@ def perform(
     """Run an experiment and write its tables and figures."""
     from holdfast.experiments import runner
     from holdfast.experiments.compilation_cache import use_compilation_cache
-    from holdfast.report.deep_experiment import write_deep_experiment
-    from holdfast.report.experiment import write_experiment
+    from holdfast.report.experiment import write_experiment, write_simulator_experiment
 
     engine, options = on.resolved(experiment)
     use_compilation_cache()
     outcome = runner.run(experiment, folder, engine=engine, options=options, kept=send)
     if isinstance(experiment, DeepExperiment):
         for each in outcome.results:
-            write_deep_experiment(folder / each.environment, each)
+            write_simulator_experiment(folder / each.environment, each)
     elif outcome.results:
         write_experiment(folder, outcome.results)
     return outcome

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from holdfast.cli._shared import check_writable, console, refused
 from holdfast.cli.bench import EngineArguments, changed, perform, tell_failures
-from holdfast.experiments import DeepExperiment, Experiment, TabularExperiment, read_suite
+from holdfast.experiments import Experiment, TabularExperiment, read_suite
 
 if TYPE_CHECKING:
     from holdfast.experiments.engines import Failed
@@ -66,13 +66,13 @@ change it."""
             check_writable(self.out)
             for each in experiments:
                 self.on.resolved(each)
-        from holdfast.report.claims_table import claims_table, notes, write_claims
+        from holdfast.report.claims import check_claims, claims_table, notes, write_claims
 
         verdicts: list[Verdict] = []
         failures: list[Failed] = []
         for each in experiments:
             outcome = perform(each, self.out, self.on)
-            verdicts += self._check(each, outcome.results)
+            verdicts += check_claims(outcome.results)
             failures += outcome.failures
         write_claims(self.out, verdicts)
         console().print(claims_table(verdicts))
@@ -82,15 +82,6 @@ change it."""
             print(f"{name}: {self.out / name / 'figure.png'}")
         print(f"claims: {self.out / 'claims.md'}")
         return tell_failures(failures)
-
-    def _check(self, experiment: Experiment, results: list[Any]) -> list[Verdict]:
-        if isinstance(experiment, DeepExperiment):
-            from holdfast.report.deep_claims import check_deep_claims
-
-            return [verdict for each in results for verdict in check_deep_claims(each)]
-        from holdfast.report.claims import check_claims
-
-        return check_claims(results)
 
     def _experiments(self) -> list[Experiment]:
         known = (*TABLES, *SIMULATORS)

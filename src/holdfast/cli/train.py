@@ -122,7 +122,8 @@ something was not a finite number, 2 bad input, 130 interrupted."""
             check_writable(out)
             videos = self._videos(out)
         from holdfast.experiments.compilation_cache import use_compilation_cache
-        from holdfast.report.training import Outcome, progress_on
+        from holdfast.report.records import read_outcome
+        from holdfast.report.training import outcome_table, progress_on
         from holdfast.simulators.train import TrainingError, prepare
 
         use_compilation_cache()
@@ -148,8 +149,8 @@ something was not a finite number, 2 bad input, 130 interrupted."""
                 agents = run.train(out, progress)
         except TrainingError as error:
             raise FailedError(str(error)) from error
-        outcome = Outcome.of(out)
-        console().print(outcome.table())
+        outcome = read_outcome(out)
+        console().print(outcome_table(outcome))
         if outcome.over_limits:
             print(f"over a limit: {', '.join(outcome.over_limits)}")
         if self.environment == "point-gather":

@@ -1,25 +1,34 @@
-"""Everything that is written about an experiment on tables, in its folder."""
+"""Writes the tables and figures of an experiment into its folder."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from holdfast._support.files import write_json
-from holdfast.experiments.results import Results
-from holdfast.report.comparison_figures import write_plane, write_radii
-from holdfast.report.comparison_tables import write_chosen, write_comparison
-from holdfast.report.figures import write_figure
-from holdfast.report.tables import versions, write_data
+from holdfast._support.files import write_json, write_text
+from holdfast.experiments.results import DeepResults, Results, Trained
+from holdfast.report.charts import Axis, Chart, Limit, label_of, styles_of
+from holdfast.report.comparison import simulator_rows
+from holdfast.report.experiment_charts import over_seeds
+from holdfast.report.figures import write_figure, write_plane, write_radii
+from holdfast.report.stress import plot_learning, plot_stress
+from holdfast.report.tables import (
+    simulator_markdown,
+    versions,
+    write_chosen,
+    write_comparison,
+    write_data,
+    write_learning,
+    write_records,
+)
 
 
 def write_experiment(folder: Path, results: Sequence[Results]) -> None:
-    """Writes the tables and, in a folder for each model, the figures and `data.csv`.
+    """Write the tables of an experiment on tables, and a folder of figures for each model.
 
-    `figure` has reward and constraints against iterations, `plane` the reward against the margin; a
-    model at several radii also gets `MODEL-radii`. Each is there as PNG and SVG.
-
-    Everything but `timings.*` and `versions.json` depends on the results alone.
+    `figure` shows reward and constraints against iterations, `plane` reward against margin, and
+    `MODEL-radii` both against the radius; each is written as PNG and SVG. `data.csv` has every iterate.
+    All files except `timings.*` and `versions.json` depend on the results only.
     """
     write_json(folder / "versions.json", versions())
     write_comparison(folder, results)
@@ -32,3 +41,55 @@ def write_experiment(folder: Path, results: Sequence[Results]) -> None:
         same = [found for found in results if found.environment == environment]
         if len(same) > 1:
             write_radii(folder / f"{environment}-radii", same)
+
+
+def write_simulator_experiment(folder: Path, results: DeepResults) -> None:
+    """Write the tables and figures of an experiment in a simulator.
+
+    `figure.png` is for the first step size and `figure-STEP.png` for the others: learning curves beside
+    rewards and costs under noise and attacks. `undisturbed.png` shows the baselines without disturbance.
+    """
+    experiment = results.experiment
+    write_json(folder / "versions.json", versions())
+    write_text(folder / "table.md", simulator_markdown(results))
+    write_records(folder / "table.csv", simulator_rows(results))
+    write_learning(folder / "learning.csv", results)
+    for i, trust_region in enumerate(experiment.trust_regions):
+        name = "figure" if i == 0 else f"figure-{trust_region:g}"
+        names = (*experiment.algorithms, *experiment.references)
+        shown = {label_of(each): results.of(each, trust_region) for each in names}
+        stressed = {label: each.stress for label, each in shown.items() if each.stress is not None}
+        cost = next(iter(stressed.values())).cost_names[0]
+        learning = _learning_charts("training, nominal kernel", shown, cost, experiment.cost_limit)
+        for suffix in (".png", ".svg"):
+            plot_stress(folder / f"{name}{suffix}", stressed, learning=learning)
+    quiet = {
+        f"{label_of(job.algorithm)}, step {job.trust_region:g}": trained
+        for job, trained in results.runs.items()
+        if not job.noise
+    }
+    if quiet:
+        charts = _learning_charts("undisturbed", quiet, cost, experiment.cost_limit)
+        title = "simulator without disturbance: mean ± 1 standard deviation over seeds"
+        plot_learning(folder / "undisturbed.png", list(charts.values()), title)
+
+
+def _learning_charts(
+    name: str, shown: Mapping[str, Trained], cost: str, limit: float
+) -> dict[str, Chart]:
+    """Return charts of reward and cost during training under the nominal kernel, by signal."""
+    labels = list(shown)
+    columns = {"reward": ("nominal_reward", None, []), cost: ("nominal_costs", 0, [limit])}
+    return {
+        signal: Chart(
+            name,
+            Axis("iteration"),
+            signal,
+            [
+                over_seeds(label, style, [*shown[label].curve(column, index)], band="deviation")
+                for label, style in zip(labels, styles_of(labels), strict=True)
+            ],
+            [Limit(each, f"{signal} ≤ {each:g}", "above") for each in limits],
+        )
+        for signal, (column, index, limits) in columns.items()
+    }

@@ -1,252 +1,273 @@
-"""The paper's figures: worst-case reward and worst-case utility against iterations."""
+"""Draws the chart records with matplotlib, as PNG and SVG."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from holdfast._support.files import write_bytes
-from holdfast.experiments.results import ConstraintThreshold, Result, Results
+from holdfast.experiments.results import Results
+from holdfast.report.charts import STYLES, Chart, Limit, Plane, Series, Trace
+from holdfast.report.experiment_charts import figure_charts, margin_plane, radius_charts
 
 DOTS_PER_INCH = 200
 PANEL_INCHES = (5.0, 3.6)
-
-
-class _End(NamedTuple):
-    """A label beside the right end of a line."""
-
-    height: float
-    label: str
-    colour: str
-
-
-class LineStyle(NamedTuple):
-    """How an algorithm is drawn: a colour and a dash pattern, either of which tells it apart."""
-
-    label: str
-    colour: str
-    dashes: Any
-    width: float
-
-
-# Okabe and Ito's palette, told apart with any common colour blindness. RCPO is drawn last, on top.
-STYLES = {
-    "rvi": LineStyle("RVI", "#4d4d4d", (0, (1, 1.2)), 1.8),
-    "trpo": LineStyle("TRPO", "#4d4d4d", (0, (1, 1.2)), 1.8),
-    "cpo": LineStyle("CPO", "#009e73", (0, (6, 1.5, 1, 1.5)), 1.6),
-    "pcpo": LineStyle("PCPO", "#d55e00", (0, (4, 1.5)), 1.6),
-    "rcpo": LineStyle("RCPO", "#0072b2", "solid", 2.2),
+_DASHES: dict[str, Any] = {
+    "solid": "solid",
+    "dashed": (0, (4, 1.5)),
+    "dotted": (0, (1, 1.2)),
+    "dash-dot": (0, (6, 1.5, 1, 1.5)),
 }
-_OTHER_COLOURS = ("#cc79a7", "#e69f00", "#56b4e9", "#882255", "#999933", "#332288", "#661100")
-_OTHER_DASHES = ((0, (2, 1)), (0, (5, 1, 1, 1)), (0, (1, 2)))
-
-_THRESHOLD_COLOUR = "#222222"
-# Distance between the labels at the right, as a share of the panel's height.
-_LABEL_SPACING = 0.07
-
+_LIMIT_COLOUR, _QUIET = "#222222", "#666666"
+_LIMIT_LINE = {"color": _LIMIT_COLOUR, "lw": 0.9, "linestyle": (0, (8, 4)), "zorder": 3}
+# Curves with at most this many points get a marker at each.
+_FEW_POINTS = 12
 _TITLES = {"gambler": "Gambler", "n-chain": "N-chain", "frozen-lake": "Frozen-Lake"}
-
-SETTINGS = {
+_SETTINGS = {
     "svg.hashsalt": "holdfast",
     "font.size": 10,
     "font.family": "DejaVu Sans",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#666666",
+    "axes.edgecolor": _QUIET,
     "axes.linewidth": 0.8,
-    "xtick.color": "#666666",
-    "ytick.color": "#666666",
+    "xtick.color": _QUIET,
+    "ytick.color": _QUIET,
     "xtick.labelcolor": "black",
     "ytick.labelcolor": "black",
 }
 
 
 def write_figure(path: Path, results: Results) -> None:
-    """Writes `path.png` and `path.svg`: mean and one standard deviation over the seeds.
+    """Write `path.png` and `path.svg`: the paper's figure, mean and one standard deviation over seeds.
 
-    The SVG is the same byte for byte whenever the results are.
+    The SVG file is identical, byte for byte, for identical results.
     """
-    with styled():
-        save_figure(path, draw(results))
+    charts = figure_charts(results)
+    size = (1, len(charts), PANEL_INCHES, 0.0, 0.4)
+    with panels(path, (".png", ".svg"), *size) as (figure, ((*axes,),)):
+        name = _TITLES.get(results.environment, results.environment)
+        radius = "" if results.radius is None else f", radius {results.radius:g}"
+        seeds = max(map(len, results.runs.values()))
+        spread = "one seed" if seeds == 1 else f"mean ± 1 standard deviation, {seeds} seeds"
+        figure.suptitle(f"{name}{radius}: {spread}", fontsize=11)
+        for panel, chart in zip(axes, charts, strict=True):
+            draw_chart(panel, chart)
+            label_limits(panel, chart)
+        legend_below(figure, {each.name: each for each in charts[0].series})
+
+
+def write_plane(path: Path, results: Results) -> None:
+    """Write `path.png` and `path.svg`: reward against margin, with the path of every run.
+
+    A square marks the start of a run, an arrow its direction and a disc its end; the disc is hollow if
+    the end is infeasible.
+    """
+    plane = margin_plane(results)
+    with panels(path, (".png", ".svg"), 1, 1, PANEL_INCHES, 1.4, 0.4) as (_, ((axes,),)):
+        _draw_plane(axes, plane)
+        axes.set_title(results.cell, fontsize=11)
+
+
+def write_radii(path: Path, results: Sequence[Results]) -> None:
+    """Write `path.png` and `path.svg`: reward and smallest margin against the radius of one model."""
+    charts = radius_charts(results)
+    with panels(path, (".png", ".svg"), 1, 2, PANEL_INCHES, 0.0, 0.4) as (figure, ((*axes,),)):
+        for panel, chart in zip(axes, charts, strict=True):
+            draw_chart(panel, chart)
+        title = f"{results[0].environment}: filled where every seed is feasible"
+        axes[0].set_title(title, fontsize=11)
+        label_limits(axes[1], charts[1])
+        legend_below(figure, {each.name: each for each in charts[0].series})
+
+
+_BESIDE = {"frameon": False, "fontsize": 8, "loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
 
 
 @contextlib.contextmanager
-def styled() -> Iterator[None]:
-    """Nothing of the reader's own settings may show in a figure that others compare with theirs."""
+def panels(
+    path: Path,
+    suffixes: Sequence[str],
+    rows: int,
+    columns: int,
+    panel: tuple[float, float],
+    extra_width: float = 0.0,
+    extra_height: float = 0.0,
+) -> Iterator[tuple[Any, Any]]:
+    """Yield a figure and its (rows, columns) axes, then write the figure in every format.
+
+    The style ignores the user's own matplotlib settings, so that figures are comparable.
+    """
     from matplotlib import style
-
-    with style.context(SETTINGS, after_reset=True):
-        yield
-
-
-def save_figure(path: Path, figure: Any) -> None:
-    """Writes a figure as `path.png` and `path.svg`, each whole or not at all."""
-    for kind, options in (
-        ("png", {"dpi": DOTS_PER_INCH}),
-        ("svg", {"metadata": {"Date": None}}),
-    ):
-        image = io.BytesIO()
-        figure.savefig(image, format=kind, **options)
-        write_bytes(path.with_suffix(f".{kind}"), image.getvalue())
-
-
-def draw(results: Results) -> Any:
-    """The figure: a panel for the reward and one for each constraint."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    bounds = results.bounds
-    panels = 1 + len(bounds)
-    figure = Figure(figsize=(panels * PANEL_INCHES[0], PANEL_INCHES[1]), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, panels, squeeze=False)[0]
-    name = _TITLES.get(results.environment, results.environment)
-    radius = "" if results.radius is None else f", radius {results.radius:g}"
-    spread = _spread(max(map(len, results.runs.values())))
-    figure.suptitle(f"{name}{radius}: {spread}", fontsize=11)
-    _curves(axes[0], results, lambda result: result.history["reward"])
-    axes[0].set_ylabel("worst-case reward (discounted)")
-    for i, bound in enumerate(bounds):
-        _curves(
-            axes[1 + i],
-            results,
-            lambda r, i=i: r.bounds[i].values(r.history["margins"][:, i]),
-            bound,
-        )
-        named = f": {bound.name}" if bound.name not in (None, bound.kind) else ""
-        axes[1 + i].set_ylabel(f"worst-case {bound.kind}{named} (discounted)")
-    return figure
+    with style.context(_SETTINGS, after_reset=True):
+        size = (columns * panel[0] + extra_width, rows * panel[1] + extra_height)
+        # The space between panels keeps the outer tick labels of neighbours apart.
+        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.06))
+        FigureCanvasAgg(figure)
+        yield figure, figure.subplots(rows, columns, squeeze=False)
+        for suffix in suffixes:
+            options: dict[str, Any] = (
+                {"dpi": DOTS_PER_INCH} if suffix == ".png" else {"metadata": {"Date": None}}
+            )
+            image = io.BytesIO()
+            figure.savefig(image, format=suffix[1:], **options)
+            write_bytes(path.with_suffix(suffix), image.getvalue())
 
 
-def _spread(seeds: int) -> str:
-    return "one seed" if seeds == 1 else f"mean ± 1 standard deviation, {seeds} seeds"
+def draw_chart(axes: Any, chart: Chart) -> None:
+    """Draw the series and limits of a chart on matplotlib axes; every limit is within the axes."""
+    # RCPO is drawn last, on top of the others.
+    for series in sorted(chart.series, key=lambda each: each.colour == STYLES["rcpo"].colour):
+        _draw_series(axes, series, marked=_is_marked(series, chart))
+    axis = chart.x
+    if axis.scale == "sqrt":
+        axes.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
+    if len(axis.ticks):
+        axes.set_xticks(axis.ticks, [f"{tick:g}" for tick in axis.ticks], minor=False)
+        axes.set_xticks([], minor=True)
+        axes.set_xlim(axis.ticks[0], axis.ticks[-1])
+    axes.set_xlabel(axis.name)
+    axes.set_ylabel(chart.y)
+    low, high = span_of([chart])
+    set_heights(axes, low, high)
+    for limit in chart.limits:
+        draw_limit(axes, limit)
 
 
-def style_of(algorithm: str, others: Sequence[str]) -> LineStyle:
-    """An algorithm's own style, or one of those left for others."""
-    if algorithm in STYLES:
-        return STYLES[algorithm]
-    place = others.index(algorithm)
-    colour = _OTHER_COLOURS[place % len(_OTHER_COLOURS)]
-    return LineStyle(algorithm.upper(), colour, _OTHER_DASHES[place % len(_OTHER_DASHES)], 1.6)
+def _is_marked(series: Series, chart: Chart) -> bool:
+    return len(series.x) <= _FEW_POINTS and (len(chart.x.ticks) > 0 or len(series.hollow) > 0)
 
 
-def _curves(
-    axes: Any,
-    results: Results,
-    series: Callable[[Result], Float[np.ndarray, " rows"]],
-    bound: ConstraintThreshold | None = None,
-) -> None:
-    others = [name for name in results.runs if name not in STYLES]
-    order = [*others, *(name for name in STYLES if name in results.runs)]
-    ends = []
-    for algorithm in order:
-        style = style_of(algorithm, others)
-        mean, deviation = _over_seeds([series(run) for run in results.runs[algorithm]])
-        iterations = np.arange(len(mean))
-        axes.fill_between(
-            iterations, mean - deviation, mean + deviation, color=style.colour, alpha=0.18, lw=0
-        )
-        axes.plot(iterations, mean, color=style.colour, linestyle=style.dashes, lw=style.width)
-        ends.append(_End(float(mean[-1]), style.label, style.colour))
-    _iterations(axes, results.iterations)
-    axes.margins(y=0.08)
-    if bound is not None:
-        _threshold(axes, bound)
-        ends.insert(0, _End(bound.threshold, f"threshold {bound.threshold:g}", _THRESHOLD_COLOUR))
-    _label_ends(axes, ends)
-
-
-def _iterations(axes: Any, iterations: int) -> None:
-    """A square-root scale: most happens in the first iterations, the rest shows that it stays."""
-    axes.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
-    axes.set_xlim(0, iterations)
-    axes.set_xticks(iteration_ticks(iterations))
-    axes.set_xlabel("iteration (square-root scale)")
-
-
-def iteration_ticks(iterations: int, spacing: float = 0.06) -> list[int]:
-    """Round numbers from 0 to the last iteration that stand apart on a square-root scale."""
-    round_numbers = [first * 10**power for power in range(9) for first in (1, 2, 5)]
-    ticks = [iterations]
-    for tick in reversed([n for n in round_numbers if n < iterations]):
-        place, right = math.sqrt(tick / iterations), math.sqrt(ticks[0] / iterations)
-        if right - place >= spacing and place >= spacing:
-            ticks.insert(0, tick)
-    return [0, *ticks]
-
-
-def _over_seeds(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    stacked = np.stack(curves)
-    return stacked.mean(0), stacked.std(0)
-
-
-def _threshold(axes: Any, bound: ConstraintThreshold) -> None:
-    """A dashed line, on top since the best curves end on it, and its wrong side in grey."""
-    axes.axhline(bound.threshold, color=_THRESHOLD_COLOUR, lw=0.9, linestyle=(0, (8, 4)), zorder=3)
-    low, high = axes.get_ylim()
-    below = bound.kind == "utility"
-    violated = (low, bound.threshold) if below else (bound.threshold, high)
-    axes.axhspan(*violated, color="black", alpha=0.045, lw=0, zorder=0)
-    axes.text(
-        0.985,
-        0.015 if below else 0.985,
-        "constraint violated",
-        transform=axes.transAxes,
-        ha="right",
-        va="bottom" if below else "top",
-        fontsize=8,
-        color="#666666",
+def _draw_series(axes: Any, series: Series, *, marked: bool) -> None:
+    x = np.asarray(series.x, float)
+    look = {"color": series.colour, "linestyle": _DASHES[series.dash], "lw": _width(series)}
+    if series.low is not None:
+        axes.fill_between(x, series.low, series.high, color=series.colour, alpha=0.18, lw=0)
+    # Markers at the ends of the axis are drawn whole.
+    axes.plot(
+        x, series.y, **look, marker="o" if marked else "", ms=3.5, clip_on=not marked, zorder=4
     )
-    axes.set_ylim(low, high)
+    ring = {"color": series.colour, "markerfacecolor": "white", "clip_on": False, "zorder": 5}
+    for at, height, hollow in zip(x, series.y, series.hollow or [False] * len(x), strict=True):
+        if hollow:
+            axes.plot(at, height, "o", ms=5, **ring)
 
 
-def _label_ends(axes: Any, ends: Sequence[_End]) -> None:
-    """Names each line beside its right end, moved apart where they would overlap."""
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high)
-    # Lines that end together keep the given order, whatever their last digits are.
-    ends = sorted(ends, key=lambda end: round((end.height - low) / (high - low), 3))
-    anchors = np.array([(end.height - low) / (high - low) for end in ends])
-    for end, anchor, place in zip(ends, anchors, spread_out(anchors, _LABEL_SPACING), strict=True):
-        axes.annotate(
-            end.label,
-            xy=(1.0, anchor),
-            xytext=(1.06, place),
-            xycoords="axes fraction",
-            color=end.colour,
-            va="center",
-            annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": end.colour,
-                "lw": 0.7,
-                "shrinkA": 1,
-                "shrinkB": 1,
-            },
+def _width(series: Series) -> float:
+    return 2.2 if series.colour == STYLES["rcpo"].colour else 1.6
+
+
+def span_of(charts: Sequence[Chart]) -> tuple[float, float]:
+    """Return the lowest and the highest value of all series, bands and limits."""
+    values = [limit.value for chart in charts for limit in chart.limits]
+    for chart in charts:
+        for series in chart.series:
+            for part in (series.y, series.low, series.high):
+                values += [] if part is None else list(np.asarray(part, float))
+    finite = [value for value in values if math.isfinite(value)] or [0.0]
+    return min(finite), max(finite)
+
+
+def set_heights(axes: Any, low: float, high: float) -> None:
+    """Set the vertical range, with 8 % of room at both ends."""
+    room = 0.08 * ((high - low) or max(abs(high), 1.0))
+    axes.set_ylim(low - room, high + room)
+
+
+def draw_limit(axes: Any, limit: Limit) -> None:
+    """Draw a dashed line, and shade the side on which the constraint is violated."""
+    line, span, ends, set_ends = (
+        (axes.axvline, axes.axvspan, axes.get_xlim(), axes.set_xlim)
+        if limit.axis == "x"
+        else (axes.axhline, axes.axhspan, axes.get_ylim(), axes.set_ylim)
+    )
+    line(limit.value, **_LIMIT_LINE)
+    edge = ends[1] if limit.violated == "above" else ends[0]
+    span(limit.value, edge, color="black", alpha=0.045, lw=0, zorder=0)
+    set_ends(ends)
+
+
+def _draw_plane(axes: Any, plane: Plane) -> None:
+    """Draw every run from its start, a square, along an arrow to its end, a disc."""
+    from matplotlib.lines import Line2D
+
+    handles = []
+    start: dict[str, Any] = {
+        "marker": "s",
+        "ms": 4.5,
+        "color": _QUIET,
+        "markerfacecolor": "white",
+        "ls": "",
+    }
+    end: dict[str, Any] = {**start, "marker": "o", "ms": 6, "label": "infeasible end"}
+    for cloud in plane.clouds:
+        for trace in cloud.traces:
+            axes.plot(*trace, color=cloud.colour, lw=0.8, alpha=0.6)
+            axes.plot(trace.x[0], trace.y[0], **start, zorder=3)
+        for point in cloud.points:
+            fill = cloud.colour if point.feasible else "white"
+            axes.plot(point.x, point.y, "o", color=cloud.colour, markerfacecolor=fill, zorder=4)
+        handles.append(Line2D([], [], color=cloud.colour, marker="o", lw=0.8, label=cloud.name))
+    for cloud in plane.clouds:
+        for trace in cloud.traces:
+            _draw_arrow(axes, trace, cloud.colour)
+    for limit in plane.limits:
+        draw_limit(axes, limit)
+    axes.set_xlabel(f"{plane.x} (left of the line: violated)")
+    axes.set_ylabel(plane.y)
+    axes.legend(
+        handles=[*handles, Line2D([], [], **start, label="start"), Line2D([], [], **end)], **_BESIDE
+    )
+
+
+def _draw_arrow(axes: Any, trace: Trace, colour: str) -> None:
+    """Draw an arrowhead halfway along a path, as lengths appear on the page."""
+    points = np.column_stack([np.asarray(trace.x, float), np.asarray(trace.y, float)])
+    shown = axes.transAxes.inverted().transform(axes.transData.transform(points))
+    lengths = np.cumsum(np.hypot(*np.diff(shown, axis=0).T))
+    # A path shorter than a twentieth of the panel has no room for an arrowhead.
+    if len(lengths) == 0 or lengths[-1] < 0.05:
+        return
+    i = int(np.searchsorted(lengths, lengths[-1] / 2))
+    head = {"arrowstyle": "-|>", "color": colour, "lw": 0.8, "mutation_scale": 11}
+    axes.annotate("", (points[i] + points[i + 1]) / 2, points[i], arrowprops={**head, "shrinkA": 0})
+
+
+def label_limits(axes: Any, chart: Chart) -> None:
+    """Write the labels of a chart's limits at the right end of their lines."""
+    for limit in chart.limits:
+        place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        look = {"va": "center", "fontsize": 9, "annotation_clip": False}
+        axes.annotate(limit.label, (1.0, limit.value), xytext=(5, 0), **place, **look)
+
+
+def legend_below(figure: Any, shown: Mapping[str, Series]) -> None:
+    """Draw a legend of series by label below the panels."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=series.colour,
+            linestyle=_DASHES[series.dash],
+            lw=_width(series),
+            label=label,
         )
-
-
-def spread_out(anchors: Float[np.ndarray, " n"], spacing: float) -> Float[np.ndarray, " n"]:
-    """Places in [0, 1] at least `spacing` apart, in the sorted anchors' order, nearest to them.
-
-    With the spacing taken off this is a least-squares fit by a sequence that never falls, which
-    pooling neighbours that are out of order solves; cutting it to an interval keeps it nearest.
-    """
-    offsets = spacing * np.arange(len(anchors))
-    pools: list[tuple[float, int]] = []
-    for target in anchors - offsets:
-        mean, size = float(target), 1
-        while pools and pools[-1][0] > mean:
-            last, count = pools.pop()
-            mean, size = (mean * size + last * count) / (size + count), size + count
-        pools.append((mean, size))
-    fitted = np.repeat([mean for mean, _ in pools], [size for _, size in pools])
-    return np.clip(fitted, 0.0, max(0.0, 1.0 - offsets[-1])) + offsets
+        for label, series in shown.items()
+    ]
+    # A character takes 0.07 inches at this size, the line and the gaps 0.9.
+    fitting = figure.get_figwidth() / (0.07 * max(map(len, shown)) + 0.9)
+    columns = max(1, min(len(handles), int(fitting)))
+    look = {"frameon": False, "fontsize": 9.5, "handlelength": 3.2}
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, **look)

@@ -1,4 +1,4 @@
-"""A solved model: the folder that `holdfast solve` writes and `holdfast certify` reads."""
+"""The folder of a solved model: `holdfast solve` writes it, and `holdfast certify` reads it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from holdfast import registry
 from holdfast._support.files import atomic_write, write_json
 from holdfast.experiments.results import ConstraintThreshold, columns
 from holdfast.experiments.store import model_digest
 from holdfast.model import RobustCMDP
 from holdfast.report.tables import versions, write_csv
+from holdfast.verbs import as_model
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,18 +26,29 @@ if TYPE_CHECKING:
 
 POLICY_FILE = "policy.npz"
 MODEL_FILE = "model.npz"
+SOLUTION_FILE = "solution.json"
 
 
 def write_solution(
     folder: Path, model: RobustCMDP, solution: Solution, settings: Mapping[str, Any]
 ) -> None:
-    """Writes `policy.npz`, `model.npz`, `history.csv`, `solution.json`, and `certificate.json` if any.
+    """Write `policy.npz`, `model.npz`, `history.csv`, `solution.json` and, if any, `certificate.json`.
 
     Arguments:
-        folder: made if it is not there.
-        model: what was solved.
-        solution: what came out.
-        settings: what `solve` was called with.
+        folder: the folder, created if necessary.
+        model: the solved model.
+        solution: the result of `solve`.
+        settings: the arguments of `solve`, with the names "environment" and "algorithm".
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import holdfast as hf
+        >>> model = hf.environments.n_chain(nodes=5)
+        >>> settings = {"environment": "n-chain", "algorithm": "rcpo"}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_solution(pathlib.Path(folder), model, hf.solve(model, iterations=2), settings)
+        ...     sorted(path.name for path in pathlib.Path(folder).iterdir())
+        ['history.csv', 'model.npz', 'policy.npz', 'solution.json']
     """
     model.save(folder / MODEL_FILE)
     with atomic_write(folder / POLICY_FILE) as file:
@@ -45,7 +58,7 @@ def write_solution(
     evaluation = solution.evaluation
     reward = evaluation.reward
     write_json(
-        folder / "solution.json",
+        folder / SOLUTION_FILE,
         {
             "status": solution.status,
             "settings": settings,
@@ -72,34 +85,32 @@ def write_solution(
 
 
 def read_model(given: str) -> RobustCMDP:
-    """A model by name, from a file that `RobustCMDP.save` wrote, or from the folder of a run.
+    """Return a model by its registered name, from a model file, or from the folder of a run.
 
-    A name goes first: a file called gambler is `./gambler`.
+    A registered name takes precedence: for a file called gambler write `./gambler`.
 
     Raises:
-        ValueError: there is no such model; the message names it.
-    """
-    from holdfast.environments import MODELS
+        ValueError: there is no such model.
 
-    if given in MODELS:
-        return MODELS[given]()
-    path = Path(given) / MODEL_FILE if Path(given).is_dir() else Path(given)
-    if not path.is_file():
-        raise ValueError(f"{given}: neither a file nor one of the models {', '.join(MODELS)}")
-    return RobustCMDP.load(path)
+    Example:
+        >>> read_model("n-chain").states
+        40
+    """
+    is_folder = given not in registry.ENVIRONMENTS and Path(given).is_dir()
+    return as_model(Path(given) / MODEL_FILE if is_folder else given)
 
 
 def read_policy(path: str | os.PathLike[str]) -> np.ndarray:
-    """A policy from a `.npz` file with the array "policy", a `.npy` file, or a folder of a run.
+    """Return a policy from a `.npz` file with the array "policy", a `.npy` file, or a run folder.
 
     Raises:
-        ValueError: there is no policy there; the message names the path.
+        ValueError: the file does not exist or has no policy; the message names its path.
     """
     file = Path(path) / POLICY_FILE if Path(path).is_dir() else Path(path)
     if not file.is_file():
         raise ValueError(f"{file}: no such file")
     try:
-        # Opened here, since np.load leaves a file that it cannot read open.
+        # np.load does not close a file that it cannot read.
         with file.open("rb") as opened:
             loaded = np.load(opened, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
@@ -112,7 +123,7 @@ def read_policy(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def solution_table(model: RobustCMDP, solution: Solution) -> Table:
-    """The solution as a table for a terminal."""
+    """Return the solution as a table for a terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -124,11 +135,11 @@ def solution_table(model: RobustCMDP, solution: Solution) -> Table:
         table.add_column(heading, justify="right")
     reward = evaluation.reward
     table.add_row("reward", "", f"{reward.worst:.6g}", f"{reward.nominal:.6g}", "")
-    for constraint, found in zip(model.constraints, evaluation.constraints, strict=True):
+    for bound, found in zip(ConstraintThreshold.of(model), evaluation.constraints, strict=True):
         kept = found.margin - found.error >= 0
         table.add_row(
-            constraint.name or ("utility" if constraint.sense == "at_least" else "cost"),
-            f"{'≥' if constraint.sense == 'at_least' else '≤'} {constraint.threshold:g}",
+            bound.name or bound.kind,
+            f"{'≥' if bound.kind == 'utility' else '≤'} {bound.threshold:g}",
             f"{found.worst:.6g}",
             f"{found.nominal:.6g}",
             Text(f"{found.margin:+.3g}", "green" if kept else "bold red"),

@@ -1,25 +1,62 @@
-"""Numbers as files: JSON, CSV, every iterate of an experiment, and the versions behind them."""
+"""Writes records as Markdown, CSV and LaTeX, and as tables for a terminal."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast import __version__
 from holdfast._support.files import plain_number, write_text
-from holdfast.experiments.results import Results, columns
+from holdfast.experiments.results import DeepResults, Results, columns
+from holdfast.experiments.statistics import IntervalEstimate
+from holdfast.report.charts import label_of
+from holdfast.report.comparison import (
+    PAPER_NOISE,
+    AlgorithmRow,
+    SimulatorRow,
+    algorithm_rows,
+    overall_rows,
+    simulator_rows,
+    timing_rows,
+)
+from holdfast.simulators.certificates.intervals import Measured
 
-# The wall clock is the only thing that differs between equal runs, and it has a file of its own.
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# Only wall-clock times differ between identical runs; they have a file of their own.
 _NOT_IN_DATA = ("seconds",)
+_LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "≤": r"$\le$", "–": "--"}
+# Columns that a terminal without room leaves out, the least important first.
+_OPTIONAL = ("95 % interval", "interquartile mean", "runs", "infeasible iterates", "beats", "first")
+
+
+class Column(NamedTuple):
+    """A heading, and the text of a row under it."""
+
+    heading: str
+    text: Callable[[Any], str]
+    is_text: bool = False
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that results depend on."""
+    return {
+        "holdfast": __version__,
+        "jax": version("jax"),
+        "numpy": version("numpy"),
+        "python": platform.python_version(),
+    }
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Writes a CSV file; floats in full precision."""
+    """Write a CSV file with floats in full precision."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
@@ -27,10 +64,24 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     write_text(path, text.getvalue())
 
 
+def write_records(path: Path, rows: Sequence[Any]) -> None:
+    """Write named tuples as a CSV file; an estimate has three columns: value, low and high."""
+    header: list[str] = []
+    for name, value in zip(rows[0]._fields, rows[0], strict=True):
+        header += [name, f"{name}_low", f"{name}_high"] if len(_parts(value)) == 3 else [name]
+    write_csv(path, header, ([part for value in row for part in _parts(value)] for row in rows))
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, Measured):
+        return value.mean, value.low, value.high
+    return value if isinstance(value, IntervalEstimate) else (value,)
+
+
 def write_data(path: Path, results: Results) -> None:
-    """Writes every iterate of every run, a row each."""
+    """Write every iterate of every run, one row each."""
     tables = [(result.job, columns(result.history, result.bounds)) for result in results]
-    # Algorithms may record columns of their own; the file has those that all of them have.
+    # Algorithms may record columns of their own; the file has the columns common to all.
     shared = [
         name
         for name in tables[0][1]
@@ -44,11 +95,269 @@ def write_data(path: Path, results: Results) -> None:
     write_csv(path, ("algorithm", "seed", *shared), rows)
 
 
-def versions() -> dict[str, str]:
-    """The versions that results depend on."""
-    return {
-        "holdfast": __version__,
-        "jax": version("jax"),
-        "numpy": version("numpy"),
-        "python": platform.python_version(),
-    }
+def markdown(rows: Sequence[Any], shown: Sequence[Column]) -> str:
+    """Return a Markdown table; the rows of the best feasible algorithms are in bold."""
+    lines = [
+        "| " + " | ".join(column.heading for column in shown) + " |",
+        "|" + "|".join("---" if column.is_text else "---:" for column in shown) + "|",
+    ]
+    for row in rows:
+        cells = [column.text(row) for column in shown]
+        if getattr(row, "best", False) is True:
+            cells = [f"**{cell}**" if cell else cell for cell in cells]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def latex(rows: Sequence[Any], shown: Sequence[Column]) -> str:
+    """Return a LaTeX table for the booktabs package; bold as in `markdown`."""
+    layout = "".join("l" if column.is_text else "r" for column in shown)
+    lines = [
+        rf"\begin{{tabular}}{{{layout}}}",
+        r"\toprule",
+        " & ".join(_escaped(column.heading) for column in shown) + r" \\",
+        r"\midrule",
+    ]
+    for row in rows:
+        cells = [_escaped(column.text(row)) for column in shown]
+        if getattr(row, "best", False) is True:
+            cells = [rf"\textbf{{{cell}}}" if cell else cell for cell in cells]
+        lines.append(" & ".join(cells) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in text)
+
+
+def write_comparison(folder: Path, results: Sequence[Results]) -> None:
+    """Write `table`, `overall` and `timings`, each as `.md`, `.csv` and `.tex`."""
+    for name, rows, shown in (
+        ("table", algorithm_rows(results), _algorithm_columns(results)),
+        ("overall", overall_rows(results), _overall_columns(results)),
+        ("timings", timing_rows(results), _timing_columns(results)),
+    ):
+        write_text(folder / f"{name}.md", f"{markdown(rows, shown)}\n{_NOTES[name]}\n")
+        write_text(folder / f"{name}.tex", latex(rows, shown))
+        write_records(folder / f"{name}.csv", rows)
+
+
+_NOTES = {
+    "table": (
+        "Worst-case values of the last iterates: mean ± standard deviation over the runs, with the "
+        "95 % bootstrap interval of the mean. Feasible: fraction of runs whose margins, less the "
+        "numerical error, are at least zero. Bold: the best of the algorithms that are feasible in "
+        "every run. Beats: probability that a run is better than one of the first algorithm's; a "
+        "feasible run is better than an infeasible one, and a tie counts half. First feasible: median "
+        "iteration, over the runs that become feasible."
+    ),
+    "overall": (
+        "Over all models and radii. Shortfall: interquartile mean, over feasible runs, of the relative "
+        "difference between the worst-case reward and the best feasible algorithm's mean."
+    ),
+    "timings": "All seeds together; CPU-seconds include compilation and certificates.",
+}
+
+
+def write_chosen(folder: Path, results: Sequence[Results]) -> None:
+    """Write `chosen.md` and `chosen.csv`: the settings that a search found best on each model."""
+    rows = [
+        (found.cell, name, *_chosen(found, name))
+        for found in results
+        for name in found.runs
+        if name in found.experiment.search
+    ]
+    if not rows:
+        return
+    head = ("model", "algorithm", "setting", "tried")
+    shown = [Column(h, lambda row, i=i: str(row[i]), is_text=True) for i, h in enumerate(head)]
+    note = "Each setting was tried with one seed that no run here uses; the runs here use the best."
+    write_text(folder / "chosen.md", f"{markdown(rows, shown)}\n{note}\n")
+    write_csv(folder / "chosen.csv", head, rows)
+
+
+def _chosen(results: Results, algorithm: str) -> tuple[str, str]:
+    """Return the best setting and the tried ones, as text."""
+    searched = dict(results.experiment.search[algorithm])
+    own = searched.pop("settings", {})
+    settings = results.runs[algorithm][0].job.settings
+    best = {key: getattr(settings, key) for key in searched}
+    best |= {key: settings.settings[key] for key in own}
+    tried = {**searched, **own}
+
+    def text(value: Any) -> str:
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    return (
+        ", ".join(f"{key} {text(value)}" for key, value in best.items()),
+        "; ".join(f"{key} {', '.join(map(text, values))}" for key, values in tried.items()),
+    )
+
+
+def comparison_table(results: Sequence[Results], width: int = 120) -> Table:
+    """Return the comparison as a table for a terminal, with CPU-seconds.
+
+    Arguments:
+        results: the results, by model and radius.
+        width: width of the terminal in characters; columns that do not fit are left out.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = list(zip(algorithm_rows(results), timing_rows(results), strict=True))
+    shown = [
+        (column, [column.text(row) for row, _ in rows]) for column in _algorithm_columns(results)
+    ]
+    shown.append((Column("CPU-seconds", str), [f"{timing.cpu_seconds:.1f}" for _, timing in rows]))
+
+    def least(column: Column, cells: Sequence[str]) -> int:
+        # Headings may be folded between words; numbers may not.
+        return max(map(len, (*column.heading.split(), *cells)))
+
+    for optional in _OPTIONAL:
+        # Each column has a border and two blanks.
+        if sum(least(*each) + 3 for each in shown) + 1 > width:
+            shown = [each for each in shown if not each[0].heading.startswith(optional)]
+    title = "worst-case values, best feasible in bold; table.md has every column"
+    table = Table(title=title, title_justify="left")
+    for column, cells in shown:
+        side: Literal["left", "right"] = "left" if column.is_text else "right"
+        table.add_column(column.heading, justify=side, min_width=least(column, cells))
+    for i, (row, _) in enumerate(rows):
+        style = "bold" if row.best else ("dim" if row.feasible < 1 else "")
+        table.add_row(*(Text(cells[i], style) for _, cells in shown))
+    return table
+
+
+def _algorithm_columns(results: Sequence[Results]) -> list[Column]:
+    """Return the columns of the comparison, without those that are empty."""
+    shown = [
+        *_model_columns(results),
+        Column("runs", lambda row: str(row.runs)),
+        Column("reward", lambda row: f"{_number(row.reward.value)} ± {_deviation(row)}"),
+        Column("95 % interval", lambda row: "{} – {}".format(*map(_number, row.reward[1:]))),
+        Column("interquartile mean", lambda row: _number(row.middle.value)),
+        Column("smallest margin", lambda row: f"{row.margin:+.3g}"),
+        Column("feasible", lambda row: _percent(row.feasible)),
+        Column(_beats(results), lambda row: _percent(row.improvement.value)),
+        Column("first feasible", lambda row: _number(row.first_feasible)),
+        Column("infeasible iterates", lambda row: _percent(row.infeasible_share)),
+    ]
+    if any(run.certificate is not None for found in results for run in found):
+        shown.append(Column("gap", lambda row: gap_text(row.gap)))
+    return shown
+
+
+def _overall_columns(results: Sequence[Results]) -> list[Column]:
+    return [
+        Column("algorithm", lambda row: label_of(row.algorithm), is_text=True),
+        Column("runs", lambda row: str(row.runs)),
+        Column("feasible", lambda row: _percent(row.feasible.value)),
+        Column("95 % interval", lambda row: _percents(row.feasible)),
+        Column("best feasible", lambda row: f"{row.best} of {row.cells}"),
+        Column(_beats(results), lambda row: _percent(row.improvement.value)),
+        Column("95 % interval", lambda row: _percents(row.improvement)),
+        Column("shortfall", lambda row: gap_text(row.shortfall)),
+    ]
+
+
+def _timing_columns(results: Sequence[Results]) -> list[Column]:
+    return [
+        *_model_columns(results),
+        Column("iterations", lambda row: str(row.iterations)),
+        Column("seconds", lambda row: f"{row.seconds:.1f}"),
+        Column("CPU-seconds", lambda row: f"{row.cpu_seconds:.1f}"),
+    ]
+
+
+def _model_columns(results: Sequence[Results]) -> list[Column]:
+    shown = [Column("model", lambda row: row.environment, is_text=True)]
+    if any(found.radius is not None for found in results):
+        shown.append(Column("radius", lambda row: _number(row.radius)))
+    return [*shown, Column("algorithm", lambda row: label_of(row.algorithm), is_text=True)]
+
+
+def _beats(results: Sequence[Results]) -> str:
+    return f"beats {label_of(next(iter(results[0].runs)))}"
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "never"
+    return "" if math.isnan(value) else f"{value:.6g}"
+
+
+def _deviation(row: AlgorithmRow) -> str:
+    # Runs that end in the same policy differ by rounding only.
+    alike = row.deviation <= 1e-9 * max(1.0, abs(row.reward.value))
+    return "0" if alike else f"{row.deviation:.2g}"
+
+
+def _percent(share: float) -> str:
+    return "" if math.isnan(share) else f"{100 * share:.3g} %"
+
+
+def _percents(estimate: IntervalEstimate) -> str:
+    return f"{100 * estimate.low:.3g} – {100 * estimate.high:.3g} %"
+
+
+def gap_text(gap: float) -> str:
+    """Return an optimality gap in per cent; smaller ones than 1e-6 % say no more than that.
+
+    Example:
+        >>> gap_text(0.0123), gap_text(9.4e-13), gap_text(float("nan"))
+        ('1.2 %', '< 1e-6 %', '')
+    """
+    if math.isnan(gap):
+        return ""
+    return "< 1e-6 %" if abs(gap) < 1e-8 else f"{100 * gap:.2g} %"
+
+
+def simulator_markdown(results: DeepResults) -> str:
+    """Return the table of an experiment in a simulator as Markdown."""
+    experiment = results.experiment
+    noise, attack = f"noise {PAPER_NOISE:g} on actions", f"attack {experiment.radius:g}"
+    heads = ["nominal reward", "nominal cost", f"reward, {noise}", f"cost, {noise}"]
+    heads += [f"reward, {attack}", f"cost, {attack}"]
+    shown = [
+        Column("algorithm", lambda row: label_of(row.algorithm), is_text=True),
+        Column("step", lambda row: f"{row.trust_region:g}"),
+        *(Column(h, lambda row, i=i: _measured(row[i])) for i, h in enumerate(heads, start=2)),
+        Column("critical radius", _critical),
+    ]
+    note = (
+        f"Mean over {experiment.seeds} seeds of {experiment.episodes:,} episodes each, with the 95 % "
+        f"confidence interval in brackets. The limit on the cost is {experiment.cost_limit:g}. An "
+        "attack is the strongest adversary found against the frozen policy, separately for the reward "
+        "and for the cost."
+    )
+    return f"{markdown(simulator_rows(results), shown)}\n{note}\n"
+
+
+def _measured(value: Measured) -> str:
+    return f"{value.mean:.3g} [{value.low:.3g}, {value.high:.3g}]"
+
+
+def _critical(row: SimulatorRow) -> str:
+    if math.isnan(row.critical_radius):
+        return "over the limit nominally"
+    return f"{'≥ ' if row.beyond_tested else ''}{row.critical_radius:.2g}"
+
+
+def write_learning(path: Path, results: DeepResults) -> None:
+    """Write every iteration of every training run as a row of a CSV file."""
+    names = ("reward", "costs", "nominal_reward", "nominal_costs", "inner_limits", "kl")
+    heads = ("reward", "cost", "nominal_reward", "nominal_cost", "inner_limit", "kl")
+    rows = (
+        (
+            job.algorithm,
+            job.trust_region,
+            job.noise,
+            row["seed"],
+            row["iteration"],
+            *(row[name][0] if isinstance(row[name], list) else row[name] for name in names),
+        )
+        for job, trained in results.runs.items()
+        for row in trained.rows
+    )
+    write_csv(path, ("algorithm", "trust_region", "noise", "seed", "iteration", *heads), rows)

@@ -1,13 +1,13 @@
-"""An episode as a moving picture: GIF by Pillow, MP4 by the ffmpeg that imageio-ffmpeg brings."""
+"""Writes an episode as a video: GIF with Pillow, MP4 with imageio-ffmpeg."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import os
-import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,56 +25,49 @@ if TYPE_CHECKING:
     from holdfast.simulators.environment import Environment
     from holdfast.simulators.policy.agent import Agent
 
-SUFFIXES = (".mp4", ".gif")
-# Of a GIF: most viewers slow down what is faster.
-_MOST_FRAMES_A_SECOND = 50
-_FRAMES_A_SECOND = 30
+# Most viewers slow a faster GIF down.
+_MOST_GIF_FPS = 50
+_DEFAULT_FPS = 30
 
 Frame = UInt8[np.ndarray, "height width 3"]
 
 
 def check_video(path: str | os.PathLike[str]) -> Path:
-    """Refuses a file that could not be written for its name or for want of a library.
+    """Return the path of a video that can be written here.
 
     Raises:
         ValueError: the name ends in neither `.mp4` nor `.gif`.
-        ImportError: an MP4 is asked for, and what writes it is not installed.
+        ImportError: the file is an MP4 and imageio-ffmpeg is not installed.
     """
     path = Path(path)
-    if path.suffix not in SUFFIXES:
+    if path.suffix not in (".mp4", ".gif"):
         raise ValueError(f"video: expected a name that ends in .mp4 or .gif, got {path.name!r}")
     if path.suffix == ".mp4":
-        _ffmpeg()
+        try:
+            import imageio_ffmpeg  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                "video: .mp4 needs imageio-ffmpeg; pip install holdfast[video], or ask for a .gif"
+            ) from error
     return path
 
 
-def _ffmpeg() -> str:
-    """The program that writes an MP4."""
-    try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise ImportError(
-            "video: what writes .mp4 is not installed; pip install holdfast[video], or ask for a .gif"
-        ) from error
-    return imageio_ffmpeg.get_ffmpeg_exe()
-
-
 def write_video(
-    path: str | os.PathLike[str], frames: Iterable[Frame], fps: float = _FRAMES_A_SECOND
+    path: str | os.PathLike[str], frames: Iterable[Frame], fps: float = _DEFAULT_FPS
 ) -> None:
-    """Writes pictures one after the other as a video, whole or not at all.
+    """Write frames as a video; an error leaves no file behind.
 
-    An MP4 has an even number of rows and columns: where one is missing the last is repeated. A GIF has
-    at most 50 pictures a second: of more, some are left out, and time passes as it should.
+    An MP4 needs an even number of rows and columns: an odd last row or column is repeated. A GIF has at
+    most 50 frames per second: for a higher rate frames are dropped, and the duration stays the same.
 
     Arguments:
-        path: where to; its suffix, `.mp4` or `.gif`, says which.
-        frames: the pictures, all of one size; they may be made while they are written.
-        fps: pictures a second.
+        path: the file; its suffix, `.mp4` or `.gif`, selects the format.
+        frames: (height, width, 3) arrays of uint8, all of one size; an iterator is consumed lazily.
+        fps: frames per second.
 
     Raises:
-        ValueError: an argument cannot be used; the message names it.
-        ImportError: an MP4 is asked for, and what writes it is not installed.
+        ValueError: an argument is not valid; the message names it.
+        ImportError: the file is an MP4 and imageio-ffmpeg is not installed.
 
     Example:
         >>> import pathlib, tempfile
@@ -92,10 +85,7 @@ def write_video(
     if first is None:
         raise ValueError("frames: expected at least one picture, got none")
     every = itertools.chain([first], checked)
-    if path.suffix == ".gif":
-        _write_gif(path, every, fps)
-    else:
-        _write_mp4(path, first, every, fps)
+    (_write_gif if path.suffix == ".gif" else _write_mp4)(path, every, fps)
 
 
 def _checked(frames: Iterable[Frame]) -> Iterator[Frame]:
@@ -118,49 +108,43 @@ def _checked(frames: Iterable[Frame]) -> Iterator[Frame]:
 def _write_gif(path: Path, frames: Iterable[Frame], fps: float) -> None:
     from PIL import Image
 
-    every = math.ceil(fps / _MOST_FRAMES_A_SECOND)
+    every = math.ceil(fps / _MOST_GIF_FPS)
     images = (
         Image.fromarray(frame).quantize(colors=256, dither=Image.Dither.NONE)
         for frame in itertools.islice(frames, 0, None, every)
     )
     first = next(images)
+    options: dict[str, Any] = {"save_all": True, "append_images": images, "loop": 0}
     with atomic_write(path) as file:
-        first.save(
-            file,
-            format="GIF",
-            save_all=True,
-            append_images=images,
-            duration=1000 * every / fps,
-            loop=0,
-        )
+        first.save(file, format="GIF", duration=1000 * every / fps, **options)
 
 
-def _write_mp4(path: Path, first: Frame, frames: Iterable[Frame], fps: float) -> None:
-    def even(frame: Frame) -> Frame:
-        rows, columns, _ = frame.shape
-        return np.pad(frame, [(0, rows % 2), (0, columns % 2), (0, 0)], mode="edge")
+def _write_mp4(path: Path, frames: Iterable[Frame], fps: float) -> None:
+    import imageio_ffmpeg
 
-    height, width, _ = even(first).shape
-    taken = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {fps} -i -"
-    given = "-c:v libx264 -pix_fmt yuv420p -movflags +faststart"
-    # ffmpeg goes by names, and knows no unfinished files: the whole one is moved to its place. Its own
-    # process is begun here and not by imageio, which would fork one that holds threads of JAX.
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+b") as log:
-        made = Path(folder) / "video.mp4"
-        command = [_ffmpeg(), "-loglevel", "error", *taken.split(), *given.split(), str(made)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log) as process:
-            assert process.stdin is not None
-            try:
-                for frame in frames:
-                    process.stdin.write(even(frame).tobytes())
-            except BrokenPipeError:
-                pass  # it has said why
-            except BaseException:
-                process.kill()
-                raise
-        if process.returncode:
-            log.seek(0)
-            raise OSError(f"video: ffmpeg could not write it ({log.read().decode().strip()})")
+    # ffmpeg writes to a name, not to an open file, so the finished file is copied.
+    with tempfile.TemporaryDirectory() as folder:
+        made, writer = Path(folder) / "video.mp4", None
+        for frame in frames:
+            rows, columns, _ = frame.shape
+            even = np.pad(frame, [(0, rows % 2), (0, columns % 2), (0, 0)], mode="edge")
+            if writer is None:
+                writer = imageio_ffmpeg.write_frames(
+                    str(made),
+                    even.shape[1::-1],
+                    fps=fps,
+                    codec="libx264",
+                    macro_block_size=2,
+                    ffmpeg_log_level="error",
+                    output_params=["-movflags", "+faststart"],
+                )
+                # imageio-ffmpeg forks, and JAX warns about every fork. The child only starts ffmpeg.
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message=".*fork")
+                    writer.send(None)
+            writer.send(np.ascontiguousarray(even))
+        assert writer is not None
+        writer.close()
         write_bytes(path, made.read_bytes())
 
 
@@ -170,18 +154,17 @@ def record(
     seed: int = 0,
     env: gymnasium.Env | None = None,
 ) -> None:
-    """Writes one episode of the deterministic policy as a video, whole or not at all.
+    """Write one episode of the deterministic policy as a video; an error leaves no file behind.
 
     Arguments:
-        agent: who plays.
-        path: where to; its suffix, `.mp4` or `.gif`, says which.
-        seed: of the episode.
-        env: a Gymnasium environment with render_mode="rgb_array"; the picture of the agent's own
-            simulator if left out.
+        agent: the agent.
+        path: the file; its suffix, `.mp4` or `.gif`, selects the format.
+        seed: seed of the episode.
+        env: a Gymnasium environment with render_mode="rgb_array"; by default the agent's own simulator.
 
     Raises:
-        ValueError: there is no picture, or an argument cannot be used; the message says which.
-        ImportError: an MP4 is asked for, and what writes it is not installed.
+        ValueError: the simulator cannot be drawn, or an argument is not valid.
+        ImportError: the file is an MP4 and imageio-ffmpeg is not installed.
 
     Example:
         >>> import pathlib, tempfile
@@ -216,23 +199,23 @@ def record(
 
     try:
         player = Player(agent, shown, steps=steps)
-        write_video(path, frames(), shown.metadata.get("render_fps") or _FRAMES_A_SECOND)
+        write_video(path, frames(), shown.metadata.get("render_fps") or _DEFAULT_FPS)
     finally:
         if env is None:
             shown.close()
 
 
 def draw_without_display() -> None:
-    """Lets MuJoCo draw where there is no display, if it is called before MuJoCo is imported."""
+    """Select EGL for MuJoCo on a machine without a display; call it before MuJoCo is imported."""
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")
 
 
 def pictured(environment: Environment) -> gymnasium.Env:
-    """A simulator as a Gymnasium environment that draws itself.
+    """Return a simulator as a Gymnasium environment that renders itself.
 
     Raises:
-        ValueError: it has no picture.
+        ValueError: the simulator has no picture.
     """
     draw_without_display()
     from holdfast.environments.point_gather import PointGather
@@ -249,11 +232,7 @@ def pictured(environment: Environment) -> gymnasium.Env:
 
 
 def check_picture(environment: Environment) -> None:
-    """Draws one picture, to see whether that can be done here.
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """Raise a ValueError if a simulator cannot be drawn on this machine; draws one picture."""
     try:
         env = pictured(environment)
         try:
@@ -263,7 +242,7 @@ def check_picture(environment: Environment) -> None:
             env.close()
     except ValueError:
         raise
-    # Whatever a graphics library throws when there is no device for it.
+    # A graphics library without a device can raise nearly any error.
     except Exception as error:
         raise ValueError(f"video: {environment.name} cannot be drawn here ({error})") from error
     if np.ndim(picture) != 3:
@@ -271,7 +250,7 @@ def check_picture(environment: Environment) -> None:
 
 
 def _model(table: TableSimulator) -> RobustCMDP:
-    """The table of a simulator, which has it in single precision."""
+    """Return the model of a table that runs as a simulator, in double precision."""
     from holdfast.model import Kernel, RobustCMDP, at_most
 
     def doubles(array: Any) -> np.ndarray:

@@ -15,7 +15,8 @@ from holdfast._support.files import write_bytes
 from holdfast.experiments import SolveSettings, TabularExperiment
 from holdfast.experiments.results import ConstraintThreshold, Result, Results
 from holdfast.experiments.store import fingerprint, model_digest, to_bytes, write_record
-from holdfast.report.page import write_page
+from holdfast.report import page
+from holdfast.report.page.collect import Kept, collect
 from holdfast.report.solution import write_solution
 from holdfast.simulators.certificates.intervals import ConfidenceInterval, Measured
 from holdfast.simulators.certificates.stress_result import Row, Stress
@@ -92,7 +93,7 @@ def prepared(algorithm: str = "rcpo", *, seeds: int = 2, iterations: int = 6, **
 def train_folder(folder: Path, run: Run, done: int, *, with_agents: bool = False) -> Path:
     """A run as `train` leaves it after some iterations, without the minutes of training."""
     folder.mkdir(parents=True)
-    runs.write_record(folder, run.describe())
+    runs.write_description(folder, run.describe())
     seeds = run.describe()["seeds"]
     rows = [metrics(i, seed) for i in range(done) for seed in seeds]
     runs.append_lines(folder / runs.METRICS, rows)
@@ -193,10 +194,18 @@ def all_runs(tmp_path_factory, gather_run) -> Path:
 
 
 @pytest.fixture(scope="session")
-def report_file(all_runs, tmp_path_factory) -> Path:
+def page_kept() -> Kept:
+    """Sections and episodes that were made once, for every test that reads the same folders."""
+    return Kept()
+
+
+@pytest.fixture(scope="session")
+def report_file(all_runs, page_kept, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("report") / "report.html"
     experiment = experiment_folder(out.parent / "comparison", compared())
-    write_page([all_runs, experiment], out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "collect", lambda paths: collect(paths, page_kept))
+        page.write_page([all_runs, experiment], out)
     return out
 
 

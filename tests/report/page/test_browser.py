@@ -102,7 +102,7 @@ def test_views_of_stress_show_other_tests_with_the_limit_drawn(page):
     assert chart.locator(".chart text", has_text="bombs ≤ 0.1").count()
     assert chart.locator(".chart text", has_text="radius of the attack").count()
     chart.get_by_role("button", name="speed").click()
-    assert chart.locator(".chart text", has_text=re.compile("^speed$")).count()
+    assert chart.locator(".chart text", has_text="speed (nominal: 1)").count()
     assert chart.locator(".chart text", has_text="bombs ≤ 0.1").count()
 
 

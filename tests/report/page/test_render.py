@@ -6,10 +6,13 @@ import re
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from holdfast.report import page
+from holdfast.report.charts import Axis, Chart, Series
 from holdfast.report.page.collect import Collection
+from holdfast.report.page.content import Lines, Section
 from holdfast.report.page.render import SCRIPTS, json_for_script, page_data, render
 
 ASSETS = Path(str(resources.files("holdfast.report.page"))) / "assets"
@@ -46,13 +49,13 @@ def test_no_string_leaves_the_script_that_it_is_in(text):
 
 
 def test_a_page_that_would_be_too_large_has_fewer_points_or_is_refused(monkeypatch):
-    curve = {name: list(range(400)) for name in ("x", "y", "low", "high")}
-    sections = [{"blocks": [{"type": "lines", "views": [{"series": [curve] * 100}]}]}]
-    data = {**page_data(Collection()), "sections": sections}
-    whole = len(render(data))
+    curve = Series("RCPO", "#0072b2", "solid", *[np.arange(400)] * 4)
+    lines = Lines("reward", "Reward", "", [Chart("reward", Axis("x"), "y", [curve] * 100)])
+    found = Collection(sections=[Section("key", "title", [], [], [lines])])
+    whole = len(render(page_data(found)))
     monkeypatch.setattr(page, "MOST_BYTES", whole - 100_000)
-    text = page._small_enough(data)
+    text = page._small_enough(found)
     assert len(text) < whole - 100_000
     monkeypatch.setattr(page, "MOST_BYTES", 1_000)
     with pytest.raises(ValueError, match=r"RUNS: the page would have \d.* MB, more than 0.001"):
-        page._small_enough(data)
+        page._small_enough(found)

@@ -1,4 +1,4 @@
-"""Episodes of Point Gather for the map: under the nominal noise and under training's adversaries."""
+"""Episodes of Point Gather, under the nominal noise and under the adversaries of training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import holdfast as hf
 from holdfast.environments.gathering import APPLES, ARENA
 from holdfast.environments.point_gather import PointGather
 from holdfast.environments.point_gather_episode import Episode
-from holdfast.report.page.content import Arena, Drive, numbers, table_of_numbers
+from holdfast.report.page.content import Arena, Drive
 from holdfast.simulators.training import runs
 from holdfast.simulators.training.learner import Learner
 from holdfast.simulators.training.loop import Run
@@ -26,14 +26,14 @@ _EPISODES = 3
 
 
 def arena_block(folder: Path, description: Mapping[str, Any]) -> Arena | None:
-    """Episodes of the first seed's policy; None where the run is not one of Point Gather.
+    """Return episodes of the first seed's policy, or None if the run is not one of Point Gather.
 
     Arguments:
-        folder: of a finished run.
-        description: of the run.
+        folder: folder of a finished run.
+        description: description of the run.
 
     Raises:
-        ValueError: an agent or the checkpoint cannot be read; the message has its path.
+        ValueError: the agent or the checkpoint cannot be read; the message names the file.
     """
     if description["environment"]["name"] != "point-gather":
         return None
@@ -45,10 +45,10 @@ def arena_block(folder: Path, description: Mapping[str, Any]) -> Arena | None:
         f"nominal noise, episode {seed + 1}": Episode.of(agent, seed=seed)
         for seed in range(_EPISODES)
     }
-    about = "A purple arrow is the push that ended the step, drawn three times as long."
+    about = "A purple arrow is the disturbance of the step, drawn three times as long."
     if description["robust"] and (folder / runs.CHECKPOINT).is_file():
         episodes |= _against_adversaries(folder, description, env)
-        about += " Adversaries are those that training ended with, each within its radius."
+        about += " The adversaries are those at the end of training, each within the radius."
     return Arena(
         key="episodes",
         title="Episodes on the map",
@@ -63,7 +63,7 @@ def arena_block(folder: Path, description: Mapping[str, Any]) -> Arena | None:
 def _against_adversaries(
     folder: Path, description: Mapping[str, Any], env: PointGather
 ) -> dict[str, Episode]:
-    """Episodes of the first seed under the learned worst case of each signal."""
+    """Return episodes of the first seed under the learned worst case of each signal."""
     settings = Settings.from_dict(description["settings"])
     run = Run.create(env, description["algorithm"], settings, tuple(description["seeds"]))
     learner = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), run.read_checkpoint(folder))
@@ -79,7 +79,7 @@ def _against_adversaries(
 def _play(
     env: PointGather, learner: Learner, index: jax.Array, key: jax.Array
 ) -> tuple[Batch, Any, jax.Array]:
-    """Episodes under one signal's kernel, the state after their last step, and the actions taken."""
+    """Return episodes under one signal's kernel, the states after them, and the actions taken."""
     nature = jax.tree.map(lambda leaf: leaf[index], learner.natures)
     batch = rollout(
         env,
@@ -118,10 +118,10 @@ def _drive(name: str, episode: Episode) -> Drive:
     totals = {"return": episode.rewards, "bombs": episode.costs[:, 0]}
     return Drive(
         name=name,
-        objects=table_of_numbers(np.asarray(episode.states.objects[0])),
-        path=table_of_numbers(episode.path),
-        headings=numbers(np.asarray(episode.states.pose)[:, 2]),
-        pushes=[] if pushes is None else table_of_numbers(pushes),
+        objects=np.asarray(episode.states.objects[0]),
+        path=episode.path,
+        headings=np.asarray(episode.states.pose)[:, 2],
+        pushes=[] if pushes is None else pushes,
         caught_at=episode.caught_at.tolist(),
-        totals={each: numbers([0.0, *np.cumsum(paid)]) for each, paid in totals.items()},
+        totals={each: np.append(0.0, np.cumsum(paid)) for each, paid in totals.items()},
     )

@@ -1,4 +1,4 @@
-"""Finds the runs in folders; what is damaged or too new is left out and named."""
+"""Finds the runs in folders, and names those that are damaged or too new."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.experiments.description import TabularExperiment
-from holdfast.report.page.content import Section, Skipped
-from holdfast.report.page.experiment import experiment_sections
-from holdfast.report.page.solution import SOLUTION, solution_section
-from holdfast.report.page.training import TrainingRun, read_training
-from holdfast.report.page.versions import check_not_newer
+from holdfast.report.page.content import Arena, Section, Skipped
+from holdfast.report.page.models import comparison_section, solution_section
+from holdfast.report.records import TrainingRun, check_not_newer, read_training
+from holdfast.report.solution import SOLUTION_FILE
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training import runs
 
 EXPERIMENT, STRESS = "experiment.json", "stress.json"
-# Of each kind of run, a file without which the others in the folder say nothing.
+# Files of a run, each with the file without which it cannot be read.
 _REMAINS = {
     runs.METRICS: runs.DESCRIPTION,
     runs.CHECKPOINT: runs.DESCRIPTION,
-    "certificate.json": SOLUTION,
-    "history.csv": SOLUTION,
+    "certificate.json": SOLUTION_FILE,
+    "history.csv": SOLUTION_FILE,
 }
 
 Made = TypeVar("Made")
 
 
 class Kept:
-    """What was made from files before, for as long as the files stay as they were."""
+    """Objects made from files, kept until one of the files changes."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[Any, Any]] = {}
 
     def get(self, key: str, files: Iterable[Path], make: Callable[[], Made]) -> Made:
-        """What `make` gave for these files; it is asked again once one of them has changed."""
+        """Return the object under `key`; call `make` if there is none, or a file has changed."""
         stamp = [(str(path), *_stamp(path)) for path in sorted(files)]
         if key not in self._made or self._made[key][0] != stamp:
             self._made[key] = (stamp, make())
@@ -54,17 +53,19 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 @dataclasses.dataclass
 class Collection:
-    """What is in folders.
+    """The runs in folders.
 
     Attributes:
-        sections: of solved models and of experiments, ready.
-        trainings: runs that are still to be put side by side.
-        stresses: results that lie in a folder of their own, with that folder.
-        skipped: what could not be read.
+        sections: sections of solved models and of experiments on tables.
+        trainings: training runs.
+        arenas: episodes of training runs, by folder.
+        stresses: stress results in folders of their own, with the folder.
+        skipped: folders and files that cannot be read.
     """
 
     sections: list[Section] = dataclasses.field(default_factory=list)
     trainings: list[TrainingRun] = dataclasses.field(default_factory=list)
+    arenas: dict[str, Arena | None] = dataclasses.field(default_factory=dict)
     stresses: list[tuple[str, Stress]] = dataclasses.field(default_factory=list)
     skipped: list[Skipped] = dataclasses.field(default_factory=list)
 
@@ -74,21 +75,21 @@ class Collection:
         return not (self.sections or self.trainings or self.stresses)
 
     def attempt(self, path: Path, make: Callable[[], Made]) -> Made | None:
-        """What `make` gives; where it cannot, the path is named with the reason."""
+        """Return the result of `make`; on an error, add the path to `skipped` and return None."""
         try:
             return make()
-        # A file that is not what it should be can raise nearly anything.
+        # A damaged file can raise nearly any error.
         except Exception as error:
             self.skipped.append(Skipped(str(path), _reason(path, error)))
             return None
 
 
 def collect(paths: Sequence[Path], kept: Kept | None = None) -> Collection:
-    """Every run in the folders and in what lies within them.
+    """Return every run in the folders and in their subfolders.
 
     Arguments:
-        paths: folders of runs, or folders that hold such folders.
-        kept: what an earlier call made, which is not made again.
+        paths: folders of runs, or folders that contain such folders.
+        kept: objects from an earlier call, which are not made again.
 
     Raises:
         ValueError: a path is not a folder.
@@ -104,40 +105,36 @@ def collect(paths: Sequence[Path], kept: Kept | None = None) -> Collection:
     for path in paths:
         if not path.is_dir():
             raise ValueError(f"{path}: not a folder")
-    kept = kept or Kept()
     found = Collection()
     for folder in _folders(paths):
-        _collect_one(found, folder, kept)
+        _collect_one(found, folder, kept or Kept())
     return found
 
 
 def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
     names = {entry.name for entry in folder.iterdir() if entry.is_file()}
-    files = [folder / name for name in names]
-    if EXPERIMENT in names:
-        inside = [path for path in folder.rglob("*") if path.is_file()]
-        sections = found.attempt(
-            folder,
-            lambda: kept.get(f"{folder}/{EXPERIMENT}", inside, lambda: _read_experiment(folder)),
-        )
-        found.sections += sections or []
-    if SOLUTION in names:
-        section = found.attempt(
-            folder,
-            lambda: kept.get(f"{folder}/{SOLUTION}", files, lambda: solution_section(folder)),
-        )
-        found.sections += [] if section is None else [section]
-    stress = found.attempt(folder / STRESS, lambda: _stress(folder)) if STRESS in names else None
+    for name, read in ((EXPERIMENT, _experiment_sections), (SOLUTION_FILE, _solution_sections)):
+        if name in names:
+            files = [path for path in folder.rglob("*") if path.is_file()]
+            found.sections += (
+                found.attempt(
+                    folder,
+                    lambda name=name, read=read, files=files: kept.get(
+                        f"{folder}/{name}", files, lambda: read(folder)
+                    ),
+                )
+                or []
+            )
+    path = folder / STRESS
+    stress = found.attempt(path, lambda: Stress.load(path)) if STRESS in names else None
     if runs.DESCRIPTION in names:
         training = found.attempt(folder, lambda: read_training(folder, stress))
         if training is not None:
-            arena = found.attempt(
-                folder,
-                lambda: kept.get(
-                    f"{folder}/episodes", training.agent_files(), training.played_episodes
-                ),
+            found.trainings.append(training)
+            files = training.agent_files()
+            found.arenas[str(folder)] = found.attempt(
+                folder, lambda: kept.get(f"{folder}/episodes", files, lambda: _arena(training))
             )
-            found.trainings.append(dataclasses.replace(training, arena=arena))
     elif stress is not None:
         found.stresses.append((str(folder), stress))
     for remains, missing in _REMAINS.items():
@@ -146,8 +143,20 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
             break
 
 
-def _read_experiment(folder: Path) -> list[Section]:
-    """None of its own for an experiment in simulators: its runs are found in their folders."""
+def _arena(training: TrainingRun) -> Arena | None:
+    if not training.agent_files():
+        return None
+    from holdfast.report.page.arena import arena_block
+
+    return arena_block(training.folder, training.description)
+
+
+def _solution_sections(folder: Path) -> list[Section]:
+    return [solution_section(folder)]
+
+
+def _experiment_sections(folder: Path) -> list[Section]:
+    """Return one section per model; the runs of an experiment in simulators are found in subfolders."""
     from holdfast.experiments.store import read_experiment, read_record
 
     version = str(json.loads((folder / EXPERIMENT).read_text()).get("version", ""))
@@ -155,15 +164,11 @@ def _read_experiment(folder: Path) -> list[Section]:
     experiment, _ = read_record(folder)
     if not isinstance(experiment, TabularExperiment):
         return []
-    return experiment_sections(str(folder), read_experiment(folder), version)
-
-
-def _stress(folder: Path) -> Stress:
-    return Stress.load(folder / STRESS)
+    return [comparison_section(str(folder), each, version) for each in read_experiment(folder)]
 
 
 def _folders(paths: Sequence[Path]) -> Iterator[Path]:
-    """The folders and all within them, each once, in a steady order."""
+    """Yield the folders and their subfolders, each once, in a fixed order."""
     seen = set()
     for path in paths:
         for place, inside, _ in os.walk(path):
@@ -176,7 +181,7 @@ def _folders(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """One sentence, without the path, which stands beside it."""
+    """Return the error in one sentence, without the path, which is shown beside it."""
     text = " ".join(str(error).split())
     if not isinstance(error, (ValueError, OSError)):
         return f"damaged ({type(error).__name__}: {text})"

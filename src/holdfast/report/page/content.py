@@ -1,249 +1,136 @@
-"""What a page is made of: plain records that become JSON, and that the page's scripts draw.
+"""Records of the page: the blocks of a section, which become JSON that the page's scripts draw.
 
-Nothing in here knows how a thing looks, and nothing in the scripts knows what a run is.
+The records contain no layout, and the scripts know nothing about runs.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-# More than this many points of a curve cannot be told apart on a screen.
-MOST_POINTS = 400
+from holdfast.report.charts import Chart, Numbers, Plane, Series, Trace
+
+# A screen cannot show more points of one curve, nor more of one of many paths.
+MOST_POINTS, MOST_TRACE_POINTS = 400, 50
+# Significant digits of a number in a figure.
 _DIGITS = 6
 
-Number = float | None
+Matrix = Sequence[Sequence[Any]] | np.ndarray
 
 
-def _kind(name: str) -> Any:
-    """The field by which the scripts know a block's kind."""
-    return dataclasses.field(default=name, init=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class Series:
-    """A curve, or points that are not joined.
+class Lines(NamedTuple):
+    """A figure of curves with one or several views.
 
     Attributes:
-        name: in the legend; series of one name are shown and hidden together.
-        colour: for a light page; the scripts know its like for a dark one.
-        dash: "solid", "dashed", "dotted" or "dash-dot".
-        x: where.
-        y: how much; None where there is nothing.
-        low: lower end of the band or bar, if there is one.
-        high: its upper end.
-    """
-
-    name: str
-    colour: str
-    dash: str
-    x: Sequence[Number]
-    y: Sequence[Number]
-    low: Sequence[Number] | None = None
-    high: Sequence[Number] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Limit:
-    """A value that is not to be crossed.
-
-    Attributes:
-        value: where the line lies.
-        label: what is written on it.
-        violated: the side on which the limit does not hold, "above" or "below".
-        axis: along which it is measured, "x" or "y".
-    """
-
-    value: float
-    label: str
-    violated: str
-    axis: str = "y"
-
-
-@dataclasses.dataclass(frozen=True)
-class Axis:
-    """A horizontal axis.
-
-    Attributes:
-        name: what it measures.
-        scale: "linear" or "sqrt".
-        ticks: where to put numbers; empty leaves it to the scripts.
-    """
-
-    name: str
-    scale: str = "linear"
-    ticks: Sequence[float] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class View:
-    """One of the pictures that a figure can show."""
-
-    name: str
-    x: Axis
-    y: str
-    series: Sequence[Series]
-    limits: Sequence[Limit] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Lines:
-    """Curves with bands, or with bars; a choice of views.
-
-    Attributes:
-        key: names it within its section, for good.
-        title: what is shown.
-        about: how to read it, in a sentence.
-        views: at least one.
-        spread: how low and high are drawn, "band" or "bars".
+        key: identifier within its section, the same whenever the page is made.
+        title: title of the figure.
+        about: one sentence on how to read it.
+        views: the charts to choose from, at least one.
+        spread: how the ends of the bands are drawn, "band" or "bars".
     """
 
     key: str
     title: str
     about: str
-    views: Sequence[View]
+    views: Sequence[Chart]
     spread: str = "band"
-    type: str = _kind("lines")
+    type: str = "lines"
 
 
-@dataclasses.dataclass(frozen=True)
-class Point:
-    """An end point: where, whose, and whether it is feasible."""
-
-    x: Number
-    y: Number
-    label: str
-    feasible: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Cloud:
-    """The end points of one algorithm or run, and the way there if it is to be drawn."""
-
-    name: str
-    colour: str
-    dash: str
-    points: Sequence[Point]
-    way_x: Sequence[Number] = ()
-    way_y: Sequence[Number] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Scatter:
-    """End points; feasible ones are discs, the others crosses."""
+class Scatter(NamedTuple):
+    """End points of runs: discs if feasible, crosses otherwise."""
 
     key: str
     title: str
     about: str
-    x: str
-    y: str
-    clouds: Sequence[Cloud]
-    limits: Sequence[Limit] = ()
-    type: str = _kind("scatter")
+    plane: Plane
+    type: str = "scatter"
 
 
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """What stands in a table: text, and "good", "bad" or "unsure" where it is a verdict."""
+class Cell(NamedTuple):
+    """Text in a table, with the tone "good", "bad" or "" ."""
 
     text: str
     tone: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Rows of cells: numbers, but for the columns in `words`; a wide table has a line to itself."""
+class PageTable(NamedTuple):
+    """Rows of cells; the columns in `words` are text, the others numbers."""
 
     key: str
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     words: Sequence[int] = (0,)
-    wide: bool = True
-    type: str = _kind("table")
+    type: str = "table"
 
 
-@dataclasses.dataclass(frozen=True)
-class Card:
-    """A certificate: the verdict, what follows from it, and the numbers.
-
-    Attributes:
-        key: names it within its section.
-        title: of the card.
-        verdict: in a few words, with its tone.
-        statements: sentences.
-        table: of the values.
-    """
+class Card(NamedTuple):
+    """A certificate: its verdict, its statements, and a table of the values."""
 
     key: str
     title: str
     verdict: Cell
     statements: Sequence[str]
-    table: Table
-    type: str = _kind("card")
+    table: PageTable
+    type: str = "card"
 
 
-@dataclasses.dataclass(frozen=True)
-class Matrix:
-    """A kernel under the policy, or the difference of two; `values` has a row for each of `rows`."""
+class HeatMap(NamedTuple):
+    """A kernel under the policy, or the signed difference of two."""
 
     name: str
     signed: bool
-    values: Sequence[Sequence[Number]]
+    values: Matrix
 
 
-@dataclasses.dataclass(frozen=True)
-class Kernels:
-    """The nominal kernel, and others to be looked at beside it."""
+class HeatMaps(NamedTuple):
+    """The nominal kernel, and other kernels to compare it with; `rows` and `columns` are states."""
 
     key: str
     title: str
     about: str
-    rows: Sequence[int]
-    columns: Sequence[int]
-    nominal: Matrix
-    others: Sequence[Matrix]
-    type: str = _kind("kernels")
+    rows: Numbers
+    columns: Numbers
+    nominal: HeatMap
+    others: Sequence[HeatMap]
+    type: str = "kernels"
 
 
-@dataclasses.dataclass(frozen=True)
-class Walk:
-    """An episode on a grid: the cell at every step, and what had been earned by then."""
+class Walk(NamedTuple):
+    """An episode on a grid: the cell at every step, and the totals of all signals up to it."""
 
     name: str
     cells: Sequence[int]
     actions: Sequence[int]
-    totals: Mapping[str, Sequence[Number]]
+    totals: Mapping[str, Numbers]
 
 
-@dataclasses.dataclass(frozen=True)
-class Pushes:
-    """Where nature shifts the mean of the next cell, one arrow (right, down) for each cell."""
+class Pushes(NamedTuple):
+    """The shift of the mean next cell by nature: (right, down) for each cell."""
 
     name: str
-    arrows: Sequence[Sequence[Number]]
+    arrows: Matrix
 
 
-@dataclasses.dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """A map with the policy, nature's pushes and episodes.
 
     Attributes:
-        key: names it within its section.
-        title: of the map.
+        key: identifier within its section.
+        title: title of the map.
         about: how to read it.
-        letters: rows of the map: S start or ice, H a hole, G a goal.
-        marked: cells where a constraint's signal is paid.
-        marked_name: what that signal is called.
+        letters: rows of the map: S start or ice, H hole, G goal.
+        marked: cells in which the first constraint's signal is non-zero.
+        marked_name: name of that signal.
         moves: (right, down) of every action.
-        policy: probability of every action in every cell.
-        pushes: of the worst case of each signal.
-        walks: episodes to play.
+        policy: (cells, actions) probabilities.
+        pushes: one entry per signal.
+        walks: episodes.
     """
 
     key: str
@@ -252,29 +139,27 @@ class Grid:
     letters: Sequence[str]
     marked: Sequence[int]
     marked_name: str
-    moves: Sequence[Sequence[int]]
-    policy: Sequence[Sequence[Number]]
+    moves: Matrix
+    policy: Matrix
     pushes: Sequence[Pushes]
     walks: Sequence[Walk]
-    type: str = _kind("grid")
+    type: str = "grid"
 
 
-@dataclasses.dataclass(frozen=True)
-class Drive:
-    """An episode of Point Gather, time first; pushes are one row shorter than the path."""
+class Drive(NamedTuple):
+    """An episode of Point Gather, time first; `pushes` has one row less than `path`."""
 
     name: str
-    objects: Sequence[Sequence[Number]]
-    path: Sequence[Sequence[Number]]
-    headings: Sequence[Number]
-    pushes: Sequence[Sequence[Number]]
+    objects: Matrix
+    path: Matrix
+    headings: Numbers
+    pushes: Matrix
     caught_at: Sequence[int]
-    totals: Mapping[str, Sequence[Number]]
+    totals: Mapping[str, Numbers]
 
 
-@dataclasses.dataclass(frozen=True)
-class Arena:
-    """Episodes of Point Gather on the map; the first `apples` objects are those, the rest bombs."""
+class Arena(NamedTuple):
+    """Episodes of Point Gather on its map; the first `apples` objects are apples, the rest bombs."""
 
     key: str
     title: str
@@ -283,32 +168,30 @@ class Arena:
     reach: float
     apples: int
     drives: Sequence[Drive]
-    type: str = _kind("arena")
+    type: str = "arena"
 
 
-@dataclasses.dataclass(frozen=True)
-class Details:
-    """Settings and versions, folded away; `entries` are names with values as they are written."""
+class Details(NamedTuple):
+    """Settings or versions, folded away: names with values as text."""
 
     key: str
     title: str
     entries: Sequence[tuple[str, str]]
-    type: str = _kind("details")
+    type: str = "details"
 
 
-Block = Lines | Scatter | Table | Card | Kernels | Grid | Arena | Details
+Block = Lines | Scatter | PageTable | Card | HeatMaps | Grid | Arena | Details
 
 
-@dataclasses.dataclass(frozen=True)
-class Section:
-    """All about one run, or about several that belong side by side.
+class Section(NamedTuple):
+    """One run, or several runs that are compared.
 
     Attributes:
-        key: what makes it the same section when the page is made again.
-        title: of the section.
-        where: the folders it came from.
-        facts: a few words each, for the line under the title.
-        blocks: what is shown.
+        key: identifier of the section, the same whenever the page is made.
+        title: title of the section.
+        where: folders of the runs.
+        facts: short texts for the line below the title.
+        blocks: contents.
     """
 
     key: str
@@ -319,53 +202,58 @@ class Section:
 
     @property
     def id(self) -> str:
-        """For links to it."""
+        """Anchor for links."""
         return "run-" + hashlib.sha256(self.key.encode()).hexdigest()[:10]
 
 
-@dataclasses.dataclass(frozen=True)
-class Skipped:
-    """A folder or file that is not in the page, and why."""
+class Skipped(NamedTuple):
+    """A folder or file that the page leaves out, and the reason."""
 
     path: str
     reason: str
 
 
-def number(value: Any) -> Number:
-    """A number with as many digits as a figure can show; None for what is not finite.
+def to_plain(value: Any, most: int = MOST_POINTS) -> Any:
+    """Return records as dictionaries, lists and rounded numbers, with at most `most` points a curve.
+
+    Numbers that are not finite become None.
 
     Example:
-        >>> number(1 / 3), number(float("nan")), number(12)
-        (0.333333, None, 12.0)
+        >>> to_plain({"a": np.array([1 / 3, np.nan]), "b": Cell("x")})
+        {'a': [0.333333, None], 'b': {'text': 'x', 'tone': ''}}
+        >>> to_plain(Series("RCPO", "#0072b2", "solid", [1, 2, 3], [4.0, 5.0, 6.0]), most=2)["y"]
+        [4.0, 6.0]
     """
-    value = float(value)
-    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, Series):
+        kept = _kept_rows(len(value.x), most)
+        parts = {name: getattr(value, name) for name in ("x", "y", "low", "high")}
+        parts = {k: None if v is None else np.asarray(v)[kept] for k, v in parts.items()}
+        value = value._replace(**parts)
+    if isinstance(value, Trace):
+        kept = _kept_rows(len(value.x), min(most, MOST_TRACE_POINTS))
+        value = {"x": np.asarray(value.x)[kept], "y": np.asarray(value.y)[kept]}
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item, most) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [to_plain(item, most) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    return value
 
 
-def numbers(values: Iterable[Any]) -> list[Number]:
-    """`number` of each."""
-    return [number(value) for value in values]
-
-
-def table_of_numbers(values: np.ndarray) -> list[list[Number]]:
-    """`number` of each entry of a matrix."""
-    return [numbers(row) for row in values]
-
-
-def kept_rows(rows: int, most: int = MOST_POINTS) -> np.ndarray:
-    """Which rows of a long curve to keep: all where there are few, else evenly, with both ends.
-
-    Example:
-        >>> kept_rows(3, most=10).tolist(), kept_rows(1000, most=3).tolist()
-        ([0, 1, 2], [0, 500, 999])
-    """
+def _kept_rows(rows: int, most: int) -> np.ndarray:
+    """Return at most `most` evenly spaced indices, with both ends."""
     if rows <= most:
         return np.arange(rows)
     return np.unique(np.round(np.linspace(0, rows - 1, most)).astype(int))
 
 
 def flat_entries(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested settings as names with dots and their values, in order.
+    """Return nested settings as dotted names with values as text, in order.
 
     Example:
         >>> flat_entries({"a": {"b": 1, "c": [1, 2]}, "d": None, "e": "x"})
@@ -376,11 +264,11 @@ def flat_entries(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str,
         if isinstance(value, Mapping):
             found += flat_entries(value, f"{prefix}{name}.")
         else:
-            found.append((prefix + str(name), _written(value)))
+            found.append((prefix + str(name), _text(value)))
     return found
 
 
-def _written(value: Any) -> str:
+def _text(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -388,5 +276,5 @@ def _written(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.{_DIGITS}g}"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_written, value)) or "–"
+        return ", ".join(map(_text, value)) or "–"
     return str(value)

@@ -1,4 +1,4 @@
-"""Grid worlds: the map is read off the table, and policy, pushes and episodes are put on it."""
+"""Grid worlds: the map is read off the model, and policy, pushes and episodes are put on it."""
 
 from __future__ import annotations
 
@@ -10,35 +10,56 @@ from jaxtyping import Bool, Float, Int
 
 from holdfast.environments.grid import MOVES, neighbours
 from holdfast.model import Kernel, RobustCMDP
-from holdfast.report.page.content import Grid, Pushes, Walk, numbers, table_of_numbers
-from holdfast.report.page.kernels import under_policy
+from holdfast.report.page.content import Grid, Pushes, Walk
 
 _EPISODES, _MOST_STEPS = 3, 60
+# Larger maps have cells too small to see.
+_MOST_CELLS = 400
 NOMINAL = "nominal"
 
 
+def under_policy(
+    kernel: np.ndarray | Kernel, policy: Float[np.ndarray, "S A"]
+) -> Float[np.ndarray, "S S"]:
+    """Return P(s'|s) under a policy.
+
+    Example:
+        >>> import numpy as np, holdfast as hf
+        >>> lists = hf.Kernel(
+        ...     successors=[[[0, 1]], [[1, 1]]], probabilities=[[[0.25, 0.75]], [[0.5, 0.5]]]
+        ... )
+        >>> under_policy(lists, np.ones((2, 1))).tolist()
+        [[0.25, 0.75], [0.0, 1.0]]
+    """
+    return np.einsum("sa,sat->st", policy, _dense(kernel))
+
+
+def _dense(kernel: np.ndarray | Kernel) -> Float[np.ndarray, "S A S"]:
+    return kernel.dense() if isinstance(kernel, Kernel) else kernel
+
+
 class Map(NamedTuple):
-    """A grid world's map, as `frozen_lake` takes one, of a model with a state for each cell."""
+    """The map of a grid world with one state per cell, in the letters of `frozen_lake`."""
 
     letters: tuple[str, ...]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Number of rows and columns."""
         return len(self.letters), len(self.letters[0])
 
     @property
     def places(self) -> Int[np.ndarray, "cells 2"]:
-        """Row and column of every cell."""
+        """Row and column of each cell."""
         return np.argwhere(np.ones(self.shape, bool))
 
 
 def map_of(model: RobustCMDP) -> Map | None:
-    """The map that a model's table moves on, if it is a grid world's; of any size.
+    """Return the map of a model, or None if it is not a grid world.
 
-    A grid world has four actions, left, down, right and up in Gymnasium's order; each may lead to where
-    it is meant to, and none farther than to a neighbour; some cells absorb. Those that pay on entry
-    are goals, the others holes. S is where an episode may begin.
+    A grid world has four actions: left, down, right and up, in Gymnasium's order. Each action can reach
+    the cell in its direction, and none leads farther than to a neighbour. Some cells absorb: goals pay a
+    reward on entry, holes do not. S is a cell in which an episode may start.
 
     Example:
         >>> import holdfast as hf
@@ -47,10 +68,9 @@ def map_of(model: RobustCMDP) -> Map | None:
         >>> map_of(hf.environments.gambler()) is None
         True
     """
-    if model.actions != 4 or not 4 <= model.states <= 400:
+    if model.actions != 4 or not 4 <= model.states <= _MOST_CELLS:
         return None
-    kernel = model.transitions
-    reached = (kernel.dense() if isinstance(kernel, Kernel) else kernel) > 0
+    reached = _dense(model.transitions) > 0
     states = np.arange(model.states)
     absorbing = reached[states, :, states].all(1) & (reached.sum(2) == 1).all(1)
     for rows in range(2, model.states // 2 + 1):
@@ -91,21 +111,18 @@ def _letters(
 def _entries(
     kernel: np.ndarray | Kernel, signal: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Successors, probabilities and a signal, one entry for each possible next state."""
+    """Return successors, probabilities and a signal, each with one entry per possible next state."""
     if isinstance(kernel, Kernel):
         successors, p = kernel.successors, kernel.probabilities
     else:
         p = kernel
         successors = np.broadcast_to(np.arange(p.shape[2]), p.shape)
-    return (
-        successors,
-        p,
-        np.broadcast_to(signal if signal.ndim == 3 else signal[..., None], p.shape),
-    )
+    values = signal if signal.ndim == 3 else signal[..., None]
+    return successors, p, np.broadcast_to(values, p.shape)
 
 
 def signal_names(model: RobustCMDP) -> list[str]:
-    """What the constraints are called, in the model's order, each name once.
+    """Return the names of the constraints, in the model's order; equal names are numbered.
 
     Example:
         >>> import holdfast as hf
@@ -124,13 +141,13 @@ def grid_block(
     policy: Float[np.ndarray, "S A"],
     worst: Mapping[str, np.ndarray | Kernel],
 ) -> Grid:
-    """The map with the policy, nature's pushes and episodes under every kernel.
+    """Return the map with the policy, nature's pushes and episodes under every kernel.
 
     Arguments:
         where: the map.
-        model: that moves on it.
-        policy: that acts.
-        worst: worst-case kernels, by what they are the worst for.
+        model: the model of the grid world.
+        policy: the policy that acts.
+        worst: worst-case kernels by signal.
     """
     kernels = {NOMINAL: model.transitions, **{f"worst case for {n}": k for n, k in worst.items()}}
     paid = [(np.asarray(c.signal).reshape(model.states, -1) != 0).any(1) for c in model.constraints]
@@ -139,15 +156,15 @@ def grid_block(
     return Grid(
         key="map",
         title="The policy and nature on the map",
-        about="Blue arrows are the policy, as long as an action is likely. A purple arrow is nature's "
-        "push: where the worst case moves the mean of the next cell.",
+        about="The length of a blue arrow is the probability of the action. A purple arrow is nature's "
+        "push: the shift of the mean next cell in the worst case.",
         letters=where.letters,
         marked=np.flatnonzero(marked).tolist() if not marked.all() else [],
         marked_name=names[0] if names else "",
-        moves=[[int(right), int(down)] for down, right in MOVES],
-        policy=table_of_numbers(policy),
+        moves=np.asarray(MOVES)[:, ::-1],
+        policy=policy,
         pushes=[
-            Pushes(name, table_of_numbers(_pushes(where, model, policy, kernel)))
+            Pushes(name, _pushes(where, model, policy, kernel))
             for name, kernel in kernels.items()
             if name != NOMINAL
         ],
@@ -162,7 +179,7 @@ def grid_block(
 def _pushes(
     where: Map, model: RobustCMDP, policy: np.ndarray, kernel: np.ndarray | Kernel
 ) -> Float[np.ndarray, "S 2"]:
-    """(right, down) from the nominal mean of the next cell to the worst case's."""
+    """Return the shift (right, down) of the mean next cell, from the nominal kernel to another."""
     change = under_policy(kernel, policy) - under_policy(model.transitions, policy)
     return (change @ where.places)[:, ::-1]
 
@@ -170,7 +187,7 @@ def _pushes(
 def _walk(
     name: str, model: RobustCMDP, policy: np.ndarray, kernel: np.ndarray | Kernel, seed: int
 ) -> Walk:
-    """An episode until a cell absorbs; the same seed starts in the same cell under every kernel."""
+    """Return an episode until a cell absorbs; a seed starts in the same cell under every kernel."""
     generator = np.random.default_rng(seed)
     successors, p, reward = _entries(kernel, model.reward)
     signals = {"reward": reward} | {
@@ -191,4 +208,4 @@ def _walk(
         actions.append(action)
         if (p[cell] * (successors[cell] != cell)).sum() == 0:
             break
-    return Walk(name, cells, actions, {each: numbers(values) for each, values in paid.items()})
+    return Walk(name, cells, actions, paid)

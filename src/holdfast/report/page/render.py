@@ -1,9 +1,7 @@
-"""One file out of the records, the scripts and the charting library."""
+"""Writes records, scripts and the charting library into one HTML text."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import datetime
 import html
 import json
@@ -13,9 +11,8 @@ from typing import Any
 
 from holdfast import __version__
 from holdfast.report.page.collect import Collection
-from holdfast.report.page.content import Section, kept_rows
-from holdfast.report.page.stress import stress_section
-from holdfast.report.page.training import training_sections
+from holdfast.report.page.content import MOST_POINTS, Section, to_plain
+from holdfast.report.page.simulators import stress_section, training_sections
 
 TITLE = "Holdfast report"
 SCRIPTS = (
@@ -33,14 +30,17 @@ SCRIPTS = (
 )
 
 
-def page_data(found: Collection, *, follow_every: float | None = None) -> dict[str, Any]:
-    """All that the scripts draw.
+def page_data(
+    found: Collection, *, follow_every: float | None = None, most: int = MOST_POINTS
+) -> dict[str, Any]:
+    """Return the data that the scripts draw.
 
     Arguments:
         found: the runs.
-        follow_every: seconds between two looks at a server for what is new; None for a file.
+        follow_every: seconds between two requests of a served page for new data; None for a file.
+        most: largest number of points of a curve.
     """
-    sections = [*found.sections, *training_sections(found.trainings)]
+    sections = [*found.sections, *training_sections(found.trainings, found.arenas)]
     sections += [stress_section(folder, stress) for folder, stress in found.stresses]
     return {
         "title": TITLE,
@@ -48,35 +48,13 @@ def page_data(found: Collection, *, follow_every: float | None = None) -> dict[s
         "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "summary": _summary(found, sections),
         "follow_every": follow_every,
-        "sections": [{"id": each.id, **dataclasses.asdict(each)} for each in sections],
-        "skipped": [dataclasses.asdict(each) for each in found.skipped],
+        "sections": [{"id": each.id, **to_plain(each, most)} for each in sections],
+        "skipped": to_plain(found.skipped),
     }
 
 
-def thinned(data: dict[str, Any], most: int) -> dict[str, Any]:
-    """The same with at most so many points in a curve.
-
-    Example:
-        >>> curve = {"x": [1, 2, 3], "y": [4, 5, 6], "low": None, "high": None}
-        >>> block = {"type": "lines", "views": [{"series": [curve]}]}
-        >>> short = thinned({"sections": [{"blocks": [block]}]}, most=2)
-        >>> short["sections"][0]["blocks"][0]["views"][0]["series"][0]["y"]
-        [4, 6]
-    """
-    data = copy.deepcopy(data)
-    for section in data["sections"]:
-        for block in section["blocks"]:
-            for view in block["views"] if block["type"] == "lines" else ():
-                for series in view["series"]:
-                    kept = kept_rows(len(series["x"]), most)
-                    for name in ("x", "y", "low", "high"):
-                        if series[name] is not None:
-                            series[name] = [series[name][i] for i in kept]
-    return data
-
-
 def render(data: dict[str, Any]) -> str:
-    """The page: everything in one text, nothing to be fetched."""
+    """Return the page with everything it needs, so that nothing has to be fetched."""
     return _filled(
         _asset("page.html"),
         {
@@ -90,7 +68,7 @@ def render(data: dict[str, Any]) -> str:
 
 
 def json_for_script(value: Any) -> str:
-    r"""JSON that stays within a script element whatever strings are in it.
+    r"""Return JSON that cannot end the script element it is in.
 
     Example:
         >>> json_for_script("</script><!-- \u2028")
@@ -103,7 +81,7 @@ def json_for_script(value: Any) -> str:
 
 
 def _filled(template: str, parts: dict[str, str]) -> str:
-    """The template with its parts; parts are never searched for further places to fill."""
+    """Return the template with its parts; placeholders inside a part are left alone."""
     pieces = []
     for piece in template.split("{{"):
         name, closed, rest = piece.partition("}}")
@@ -116,31 +94,26 @@ def _asset(name: str) -> str:
 
 
 def _summary(found: Collection, sections: Sequence[Section]) -> str:
-    """What is in the page, in a paragraph."""
-    counts = {
-        "solved model": sum(each.key.startswith("solution ") for each in sections),
-        "comparison of algorithms": sum(each.key.startswith("experiment ") for each in sections),
-        "training run": len(found.trainings),
-        "stress test": len(found.stresses),
-    }
-    parts = [_counted(number, what) for what, number in counts.items() if number]
+    """Return the contents of the page in a paragraph."""
+    counts = [
+        ("solved model", "solved models", _count(sections, "solution ")),
+        ("comparison of algorithms", "comparisons of algorithms", _count(sections, "experiment ")),
+        ("training run", "training runs", len(found.trainings)),
+        ("stress test", "stress tests", len(found.stresses)),
+    ]
+    parts = [f"{n} {one if n == 1 else many}" for one, many, n in counts if n]
+    listed = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+    text = f"This page shows {listed}." if parts else "There is no run to show yet."
     unfinished = sum(not run.finished for run in found.trainings)
-    text = f"This page shows {_joined(parts)}." if parts else "There is no run to show yet."
     if unfinished:
-        are = "is" if unfinished == 1 else "are"
-        text += f" {_counted(unfinished, 'training run')} {are} not finished."
+        runs = "training run is" if unfinished == 1 else "training runs are"
+        text += f" {unfinished} {runs} not finished."
     return text + (
         " The worst case is over all kernels of the uncertainty set; every signal has its own. A margin "
-        "is how far a constraint is from its threshold in its worst case; below zero it is violated."
+        "is the distance of a constraint from its threshold in the worst case; a negative margin is a "
+        "violation."
     )
 
 
-def _counted(number: int, what: str) -> str:
-    if number == 1:
-        return f"1 {what}"
-    plural = what.replace("comparison", "comparisons") if " of " in what else f"{what}s"
-    return f"{number} {plural}"
-
-
-def _joined(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+def _count(sections: Sequence[Section], kind: str) -> int:
+    return sum(each.key.startswith(kind) for each in sections)

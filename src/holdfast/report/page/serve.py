@@ -1,4 +1,4 @@
-"""The page on this machine's own address, following runs while they train."""
+"""Serves the page on this machine, and updates it while runs train."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from typing import Any
 from holdfast.report.page.collect import Kept, collect
 from holdfast.report.page.render import page_data, render
 
-EVERY = 2.0  # seconds between two looks
+# Seconds between two requests of the page for new data.
+EVERY = 2.0
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page at / and what it shows at /data.json, to this machine only.
+    """A server of the page at / and of its data at /data.json, for this machine only.
 
     Arguments:
         paths: folders of runs.
-        port: 0 takes one that is free.
-        every: seconds between two looks of the page.
+        port: port number; 0 selects a free one.
+        every: seconds between two requests of the page for new data.
 
     Raises:
         ValueError: a path is not a folder.
@@ -39,11 +40,11 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where a browser finds it."""
+        """Address for a browser."""
         return f"http://127.0.0.1:{self.server_address[1]}/"
 
     def data(self) -> dict[str, Any]:
-        """What the page shows now; runs whose files have not changed are not read again."""
+        """Return the current data; runs whose files have not changed are not read again."""
         with self._lock:
             return page_data(collect(self._paths, self._kept), follow_every=self._every)
 
@@ -52,8 +53,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        """Answers with the page, with its data, or with nothing."""
-        # Another site that has its name lead here would ask for that name, and must not read runs.
+        """Answer with the page or with its data."""
+        # Guards against DNS rebinding: a site whose name resolves to this machine must not read runs.
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if host not in ("127.0.0.1", "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)
@@ -78,4 +79,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the terminal is for what the user should know."""
+        """Log nothing: the terminal is for messages to the user."""

@@ -18,7 +18,7 @@ function tableShape(table) {
 }
 
 function tableBlock(block) {
-  return { node: element("section", { class: block.wide ? "block wide" : "block", "data-key": block.key }, element("h3", {}, block.title), tableShape(block)) };
+  return { node: element("section", { class: "block wide", "data-key": block.key }, element("h3", {}, block.title), tableShape(block)) };
 }
 
 function cardBlock(block) {

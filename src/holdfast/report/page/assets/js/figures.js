@@ -116,7 +116,7 @@ function scatterFigure(block) {
   return chartFigure(block, {
     option: (now, _, hidden) => scatterOption(now, hidden),
     views: () => [],
-    series: (now) => now.clouds,
+    series: (now) => now.plane.clouds,
     notes: () => ["● feasible", "✕ not feasible"],
     readable: (series) => series.id.startsWith("cloud-"),
     tipAt: (_, seriesIndex, data, dataIndex) => ({ seriesIndex, dataIndex }),

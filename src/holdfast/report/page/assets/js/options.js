@@ -181,34 +181,38 @@ function cloudSeries(cloud, index) {
 
 const CROSS = "path://M1 0 L5 4 L9 0 L10 1 L6 5 L10 9 L9 10 L5 6 L1 10 L0 9 L4 5 L0 1 Z";
 
-function waySeries(cloud, index) {
+/** The path of a run, with a square at its start. */
+function traceSeries(cloud, trace, id) {
   const color = paint(cloud.colour);
+  const start = { symbol: "rect", symbolSize: 7, itemStyle: { color: ink("surface"), borderColor: ink("quiet"), borderWidth: 1.5 } };
   return {
-    id: `way-${index}`, name: cloud.name, type: "line", showSymbol: false, silent: true, z: 2, itemStyle: { color },
-    data: cloud.way_x.map((x, i) => [x, cloud.way_y[i]]), lineStyle: { color, width: 1.4, opacity: 0.55, type: DASHES[cloud.dash] },
+    id, name: cloud.name, type: "line", silent: true, z: 2, symbol: "none", showSymbol: true, itemStyle: { color },
+    data: trace.x.map((x, i) => ({ value: [x, trace.y[i]], ...(i ? {} : start) })),
+    lineStyle: { color, width: 1.4, opacity: 0.55, type: DASHES[cloud.dash] },
   };
 }
 
-function scatterTip(block, point) {
+function scatterTip(plane, point) {
   const verdict = point.data.feasible ? "✓ feasible" : "✗ not feasible";
   return element("div", { class: "tip" },
     element("span", {}, `${point.seriesName}, ${point.data.label}`), element("span", {}, verdict),
-    element("span", {}, `${block.y}: `, element("b", {}, written(point.value[1]))),
-    element("span", {}, `${block.x}: `, element("b", {}, written(point.value[0]))));
+    element("span", {}, `${plane.y}: `, element("b", {}, written(point.value[1]))),
+    element("span", {}, `${plane.x}: `, element("b", {}, written(point.value[0]))));
 }
 
 function scatterOption(block, hidden) {
-  const option = common(block.title, block.clouds.map((cloud) => cloud.name), hidden);
-  const points = block.clouds.flatMap((cloud) => cloud.points);
-  option.xAxis = axisLook(block.x, { scale: true, nameGap: 30, splitNumber: 4 });
-  option.yAxis = axisLook(block.y, { scale: true, nameGap: 12, splitNumber: 4 });
+  const plane = block.plane;
+  const option = common(block.title, plane.clouds.map((cloud) => cloud.name), hidden);
+  const points = plane.clouds.flatMap((cloud) => cloud.points);
+  option.xAxis = axisLook(plane.x, { scale: true, nameGap: 30, splitNumber: 4 });
+  option.yAxis = axisLook(plane.y, { scale: true, nameGap: 12, splitNumber: 4 });
   option.series = [
-    ...block.clouds.map((cloud, i) => (cloud.way_x.length ? waySeries(cloud, i) : null)),
-    ...block.clouds.map(cloudSeries),
-    block.limits.length ? limitSeries(block.limits, { y: firstNumber(points.map((point) => point.y)), values: points.map((point) => point.x) }) : null,
+    ...plane.clouds.flatMap((cloud, i) => cloud.traces.map((trace, j) => traceSeries(cloud, trace, `trace-${i}-${j}`))),
+    ...plane.clouds.map(cloudSeries),
+    plane.limits.length ? limitSeries(plane.limits, { y: firstNumber(points.map((point) => point.y)), values: points.map((point) => point.x) }) : null,
   ].filter((series) => series !== null);
   option.grid.top = 28;
   option.tooltip.trigger = "item";
-  option.tooltip.formatter = (point) => scatterTip(block, point);
+  option.tooltip.formatter = (point) => scatterTip(plane, point);
   return option;
 }

@@ -6,8 +6,9 @@ import pytest
 
 from holdfast.experiments import DeepExperiment
 from holdfast.experiments.results import DeepResults, Trained
-from holdfast.report.deep_claims import check_deep_claims
-from holdfast.report.deep_experiment import lines, write_deep_experiment
+from holdfast.report.claims import check_claims
+from holdfast.report.comparison import simulator_rows
+from holdfast.report.experiment import write_simulator_experiment
 from holdfast.simulators.certificates.intervals import ConfidenceInterval, Measured
 from holdfast.simulators.certificates.stress_result import Row, Stress
 
@@ -59,7 +60,7 @@ def results(robust_cost, robust_reward=5.0):
 
 @pytest.mark.parametrize(("cost", "holds"), [(0.09, True), (0.097, False), (0.2, False)])
 def test_a_limit_is_held_only_where_the_whole_interval_is_within(cost, holds):
-    verdicts = check_deep_claims(results(cost))
+    verdicts = check_claims([results(cost)])
     assert verdicts[0].finding.holds is holds
     assert verdicts[1].finding.holds  # the others are over it either way
     assert "seeds 2 instead of 5" in verdicts[0].settings
@@ -67,19 +68,21 @@ def test_a_limit_is_held_only_where_the_whole_interval_is_within(cost, holds):
 
 @pytest.mark.parametrize(("reward", "holds"), [(5.0, True), (4.1, False), (3.0, False)])
 def test_much_higher_means_by_a_tenth_at_every_noise(reward, holds):
-    claim = next(v for v in check_deep_claims(results(0.09, reward)) if "much" in v.claim.statement)
+    claim = next(v for v in check_claims([results(0.09, reward)]) if "much" in v.claim.statement)
     assert claim.finding.holds is holds
 
 
 def test_everything_is_written(tmp_path):
     found = results(0.09)
-    write_deep_experiment(tmp_path, found)
+    write_simulator_experiment(tmp_path, found)
     names = {file.name for file in tmp_path.iterdir()}
     assert names >= {"figure.png", "figure.svg", "undisturbed.png", "table.md", "table.csv"}
-    assert [line.algorithm for line in lines(found)] == ["rcpo", "pcpo", "cpo"]
+    assert [line.algorithm for line in simulator_rows(found)] == ["rcpo", "pcpo", "cpo"]
     assert "| RCPO | 0.01 | 5 [5, 5] |" in (tmp_path / "table.md").read_text()
     rows = (tmp_path / "learning.csv").read_text().splitlines()
     assert len(rows) == 1 + len(EXPERIMENT.jobs()) * 6
     changed = dataclasses.replace(EXPERIMENT, radii=(0.3,))
     with pytest.raises(KeyError):
-        lines(DeepResults(changed, "point-gather", found.runs))  # nothing was measured there
+        simulator_rows(
+            DeepResults(changed, "point-gather", found.runs)
+        )  # nothing was measured there

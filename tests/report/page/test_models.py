@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 import holdfast as hf
 from holdfast.report.page.certificate import certificate_card, evaluation_card
-from holdfast.report.page.content import Card, Details, Grid, Kernels, Lines, Scatter, Table
-from holdfast.report.page.experiment import experiment_sections
-from holdfast.report.page.grid import grid_block, map_of
-from holdfast.report.page.kernels import MOST_COLUMNS, MOST_ROWS, kernel_block, under_policy
-from holdfast.report.page.solution import solution_section, uncertainty_in_words
+from holdfast.report.page.content import (
+    Card,
+    Details,
+    Grid,
+    HeatMaps,
+    Lines,
+    PageTable,
+    Scatter,
+)
+from holdfast.report.page.grid import grid_block, map_of, under_policy
+from holdfast.report.page.kernels import MOST_COLUMNS, MOST_ROWS, kernel_block
+from holdfast.report.page.models import (
+    comparison_section,
+    solution_section,
+    uncertainty_in_words,
+)
 
 from .conftest import compared
 
@@ -36,7 +49,7 @@ def evaluated(all_runs):
 
 def test_a_solved_model_has_every_part(lake):
     kinds = [type(block) for block in lake.blocks]
-    assert kinds == [Card, Lines, Lines, Grid, Kernels, Details, Details]
+    assert kinds == [Card, Lines, Lines, Grid, HeatMaps, Details, Details]
     constraint = lake.blocks[2].views[0]
     assert constraint.limits[0].value == 0.7
     assert constraint.limits[0].violated == "below"
@@ -45,7 +58,7 @@ def test_a_solved_model_has_every_part(lake):
 
 def test_the_worst_case_kernel_is_the_evaluations_own(lake, evaluated):
     model, policy, evaluation = evaluated
-    kernels = only(lake, Kernels)
+    kernels = only(lake, HeatMaps)
     nominal = np.einsum("sa,sat->st", policy, model.transitions.dense())
     np.testing.assert_allclose(kernels.nominal.values, nominal, atol=1e-5)
     others = {matrix.name: np.array(matrix.values) for matrix in kernels.others}
@@ -76,7 +89,7 @@ def test_the_map_is_read_off_the_table(lake):
     ice = [row.replace("S", "F") for row in grid.letters]
     assert ice == ["FFFF", "FHFH", "FFFH", "HFFG"]
     assert grid.marked == [2, 6]
-    assert list(grid.moves) == [[-1, 0], [0, 1], [1, 0], [0, -1]]
+    assert grid.moves.tolist() == [[-1, 0], [0, 1], [1, 0], [0, -1]]
 
 
 def test_walks_go_from_cell_to_neighbour_and_end_where_it_absorbs(lake):
@@ -160,7 +173,7 @@ def test_a_certificate_says_what_is_proved():
     found = card()
     text = " ".join(found.statements)
     assert found.verdict.tone == "good"
-    assert "over 2: this one is within 50\u00a0% of the best" in text
+    assert "above 2: gap 50\u00a0%." in text
     assert "up to 1.5 times the radii" in text
     row = [cell.text for cell in found.table.rows[1]]
     assert row == ["total cost", "≤ 3", "2.5", "1", "+0.5", "never"]
@@ -169,10 +182,10 @@ def test_a_certificate_says_what_is_proved():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"upper_bound": "-inf", "gap": None}, "No policy keeps these constraints"),
-        ({"upper_bound": 4.0, "gap": None}, "worst-case reward over 4."),
+        ({"upper_bound": "-inf", "gap": None}, "No policy satisfies these constraints"),
+        ({"upper_bound": 4.0, "gap": None}, "worst-case reward above 4."),
         ({"critical_factor": None}, "not hold even under the nominal kernel"),
-        ({"critical_factor": "inf"}, "however large the radii"),
+        ({"critical_factor": "inf"}, "for arbitrarily large radii"),
         ({"error": "inf"}, "exact to inf"),
     ],
 )
@@ -183,8 +196,6 @@ def test_a_certificate_says_what_is_not(changes, said):
 
 
 def test_without_a_certificate_the_card_says_so(all_runs):
-    import json
-
     record = json.loads((all_runs / "lake" / "solution.json").read_text())
     found = evaluation_card(record, "the set")
     assert found.title == "Evaluation, not certified"
@@ -202,7 +213,7 @@ def test_sets_in_words():
 
 
 def test_a_comparison_has_curves_ends_and_the_kernel_of_rcpo():
-    (section,) = experiment_sections("folder", [compared(seeds=3)], "0.1.0")
+    section = comparison_section("folder", compared(seeds=3), "0.1.0")
     reward, margins = (block for block in section.blocks if isinstance(block, Lines))
     series = {each.name: each for each in margins.views[0].series}
     assert series["RCPO"].y[-1] == pytest.approx(0.21)
@@ -210,14 +221,14 @@ def test_a_comparison_has_curves_ends_and_the_kernel_of_rcpo():
     assert margins.views[0].limits[0].value == 0
     assert [view.name for view in reward.views] == ["worst-case reward", "nominal reward"]
     scatter = only(section, Scatter)
-    feasible = {cloud.name: {p.feasible for p in cloud.points} for cloud in scatter.clouds}
+    feasible = {cloud.name: {p.feasible for p in cloud.points} for cloud in scatter.plane.clouds}
     assert feasible == {"RCPO": {True}, "PCPO": {False}}
-    table = only(section, Table)
+    table = only(section, PageTable)
     assert [[cell.text for cell in row][-1] for row in table.rows] == ["3 of 3", "0 of 3"]
     assert only(section, Grid).title.endswith("RCPO, seed 0")
 
 
 def test_a_comparison_on_a_model_that_is_not_at_hand_has_no_kernel():
-    (section,) = experiment_sections("folder", [compared(seeds=1, model="unknown")], "0.1.0")
-    assert not any(isinstance(block, Kernels) for block in section.blocks)
+    section = comparison_section("folder", compared(seeds=1, model="unknown"), "0.1.0")
+    assert not any(isinstance(block, HeatMaps) for block in section.blocks)
     assert section.blocks[0].views[0].series[0].low is None

@@ -1,0 +1,216 @@
+"""Sections about tables: solved models, and comparisons of algorithms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from holdfast import registry
+from holdfast.experiments.results import ConstraintThreshold, Results, smallest_margins
+from holdfast.experiments.store import model_digest
+from holdfast.model import RobustCMDP
+from holdfast.report.charts import Chart, Limit, Series, label_of, styles_of
+from holdfast.report.comparison import algorithm_rows
+from holdfast.report.experiment_charts import iterate_chart, iteration_axis, margin_plane
+from holdfast.report.page.certificate import (
+    certificate_card,
+    evaluation_card,
+    margin_text,
+    value_text,
+)
+from holdfast.report.page.content import (
+    Block,
+    Cell,
+    Details,
+    Lines,
+    PageTable,
+    Scatter,
+    Section,
+    flat_entries,
+)
+from holdfast.report.page.kernels import kernel_blocks
+from holdfast.report.records import read_solved_model
+from holdfast.report.tables import gap_text
+
+# The kernels of a comparison are shown for a run of this algorithm, if there is one.
+_PREFERRED = "rcpo"
+
+
+def solution_section(folder: Path) -> Section:
+    """Return the section of a folder that `holdfast solve` wrote.
+
+    Raises:
+        ValueError: a file is damaged or was written by a newer version; the message names the file.
+    """
+    found = read_solved_model(folder)
+    model, status, settings = found.model, found.solution["status"], found.solution["settings"]
+    about_set = uncertainty_in_words(model)
+    card = (
+        evaluation_card(found.solution, about_set)
+        if found.certificate is None
+        else certificate_card(found.certificate, about_set)
+    )
+    blocks: list[Block] = [
+        card,
+        *_history_blocks(found.history, settings["algorithm"], ConstraintThreshold.of(model)),
+        *kernel_blocks(model, found.policy),
+        Details("settings", "Configuration", flat_entries(settings)),
+        Details("versions", "Versions", flat_entries(found.solution["versions"])),
+    ]
+    facts = [
+        Cell(status, "good" if status == "feasible" else "bad"),
+        Cell(f"{model.states} states, {model.actions} actions"),
+        Cell(about_set),
+        Cell("not certified" if found.certificate is None else "certified"),
+    ]
+    title = f"{settings['environment']}, {label_of(settings['algorithm'])}"
+    return Section(f"solution {folder}", title, [str(folder)], facts, blocks)
+
+
+def uncertainty_in_words(model: RobustCMDP) -> str:
+    """Return the uncertainty set of a model, as text.
+
+    Example:
+        >>> import holdfast as hf
+        >>> uncertainty_in_words(hf.environments.gambler())
+        'the KL ball of radius 0.1'
+    """
+    found = model.uncertainty
+    if found is None:
+        return "the nominal kernel alone"
+    names = [name for name in registry.UNCERTAINTY if registry.UNCERTAINTY[name] is type(found)]
+    name = names[0] if names else type(found).__name__
+    radius = getattr(found, "radius", None)
+    if name == "interval" or radius is None:
+        return "the given intervals" if name == "interval" else f"the set {name}"
+    words = {"kl": "KL"}.get(name, name.replace("-", " "))
+    low, high = float(np.min(radius)), float(np.max(radius))
+    size = f"radius {low:g}" if low == high else f"radii from {low:g} to {high:g}"
+    return f"the {words} ball of {size}"
+
+
+def _history_blocks(
+    history: Mapping[str, np.ndarray], algorithm: str, bounds: Sequence[ConstraintThreshold]
+) -> list[Block]:
+    """Return reward and constraints against iterations, worst case and nominal."""
+    style = styles_of([algorithm])[0]
+    axis = iteration_axis(int(history["iteration"][-1]))
+
+    def chart(name: str, column: str, limits: Sequence[Limit] = ()) -> Chart:
+        x = history["iteration"]
+        worst = Series("worst case", *style, x, history[column])
+        nominal = Series("nominal", style.colour, "dotted", x, history[f"nominal_{column}"])
+        return Chart(name, axis, name, [worst, nominal], limits)
+
+    reward = chart("reward", "reward")
+    blocks: list[Block] = [
+        Lines("reward", "Reward", "Discounted reward of every iterate.", [reward])
+    ]
+    suffixes = [""] if len(bounds) == 1 else [f"_{i}" for i in range(len(bounds))]
+    views = [
+        chart(
+            f"{bound.name or bound.kind}{suffix.replace('_', ' ')}",
+            f"{bound.kind}{suffix}",
+            [Limit.of(bound)],
+        )
+        for bound, suffix in zip(bounds, suffixes, strict=True)
+    ]
+    if views:
+        title = "Constraint" if len(views) == 1 else "Constraints"
+        about = "The constraint is violated on the shaded side of the threshold."
+        blocks.append(Lines("constraints", title, about, views))
+    return blocks
+
+
+def comparison_section(folder: str, results: Results, version: str) -> Section:
+    """Return the section of an experiment on one model with one radius.
+
+    Arguments:
+        folder: folder of the experiment.
+        results: results of all algorithms.
+        version: version of Holdfast that ran the experiment.
+    """
+    radius = "" if results.radius is None else f", radius {results.radius:g}"
+    seeds = max(map(len, results.runs.values()))
+    facts = [
+        Cell(f"{len(results.runs)} algorithms"),
+        Cell(f"{seeds} {'seed' if seeds == 1 else 'seeds'}"),
+        *(Cell(Limit.of(bound).label) for bound in results.bounds),
+    ]
+    about = "A square is the start of a run, a disc or a cross its end."
+    blocks: list[Block] = [
+        *_curves(results),
+        Scatter("against", "Worst-case reward against margin", about, margin_plane(results)),
+        _ends(results),
+        *_kernels(results),
+        Details("settings", "Configuration", flat_entries(results.experiment.to_dict())),
+        Details("versions", "Versions", [("holdfast", version), ("model_sha256", results.model)]),
+    ]
+    title = f"{results.environment}{radius}"
+    return Section(f"experiment {folder} {title}", title, [folder], facts, blocks)
+
+
+def _curves(results: Results) -> list[Block]:
+    about = "Mean over seeds; the band reaches from the lowest to the highest seed."
+    rewards = [
+        iterate_chart(results, "worst-case reward", lambda run: run.history["reward"]),
+        iterate_chart(results, "nominal reward", lambda run: run.history["nominal_reward"]),
+    ]
+    blocks: list[Block] = [Lines("reward", "Reward", about, rewards)]
+    zero = [Limit(0.0, "margin ≥ 0", "below")]
+    margins = [
+        iterate_chart(results, "smallest margin", lambda run: smallest_margins(run.history), zero)
+    ]
+    if len(results.bounds) > 1:
+        margins += [
+            iterate_chart(
+                results,
+                f"margin of {bound.name or bound.kind} {i + 1}",
+                lambda run, i=i: run.history["margins"][:, i],
+                zero,
+            )
+            for i, bound in enumerate(results.bounds)
+        ]
+    if results.bounds:
+        about += " A constraint is violated below zero."
+        blocks.append(Lines("margin", "Margin in the worst case", about, margins))
+    return blocks
+
+
+def _ends(results: Results) -> PageTable:
+    head = ["", "worst-case reward", "nominal reward", "smallest margin", "feasible"]
+    rows = []
+    found = algorithm_rows([results])
+    certified = not all(math.isnan(row.gap) for row in found)
+    for row in found:
+        feasible = round(row.feasible * row.runs)
+        cells = [
+            Cell(label_of(row.algorithm)),
+            Cell(value_text(row.reward.value)),
+            Cell(value_text(row.nominal_reward)),
+            Cell(margin_text(row.margin), "good" if feasible == row.runs else "bad"),
+            Cell(f"{feasible} of {row.runs}"),
+        ]
+        rows.append([*cells, Cell(gap_text(row.gap) or "–")] if certified else cells)
+    head += ["certified gap"] * certified
+    return PageTable("ends", "Last iterates, mean over seeds", head, rows)
+
+
+def _kernels(results: Results) -> list[Block]:
+    """Return the worst-case kernels of one run, if the model can be made here."""
+    if results.environment not in registry.ENVIRONMENTS:
+        return []
+    model = registry.ENVIRONMENTS.find(results.environment)()
+    if not isinstance(model, RobustCMDP):
+        return []
+    if results.radius is not None and model.uncertainty is not None:
+        model = model.replace(uncertainty=model.uncertainty.with_radius(results.radius))
+    if model_digest(model) != results.model:
+        return []
+    names = list(results.runs)
+    algorithm = next((name for name in names if name.split()[0] == _PREFERRED), names[0])
+    ended = results.runs[algorithm][0]
+    return kernel_blocks(model, ended.policy, f"{label_of(algorithm)}, seed {ended.seed}")

@@ -1,0 +1,285 @@
+"""Sections about simulators: training runs side by side, and stress results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.report.charts import (
+    Axis,
+    Chart,
+    Cloud,
+    EndPoint,
+    Limit,
+    Plane,
+    Series,
+    Style,
+    Trace,
+    critical_text,
+    label_of,
+    styles_of,
+)
+from holdfast.report.experiment_charts import over_seeds, stress_charts
+from holdfast.report.page.certificate import margin_text, value_text
+from holdfast.report.page.content import (
+    Arena,
+    Block,
+    Cell,
+    Details,
+    Lines,
+    PageTable,
+    Scatter,
+    Section,
+    flat_entries,
+)
+from holdfast.report.records import TrainingRun
+from holdfast.simulators.certificates.stress_result import Stress
+from holdfast.simulators.training.runs import limits_of
+
+# Up to this many runs, the table of last iterations has a column per run instead of a row.
+_FEW = 2
+
+
+class ShownRun(NamedTuple):
+    """A training run with its label, its style and its episodes."""
+
+    run: TrainingRun
+    label: str
+    style: Style
+    arena: Arena | None = None
+
+
+def training_sections(
+    found: Sequence[TrainingRun], arenas: Mapping[str, Arena | None] | None = None
+) -> list[Section]:
+    """Return one section per simulator with the same limits, with its runs side by side.
+
+    Arguments:
+        found: the runs.
+        arenas: episodes by the folder of their run.
+    """
+    groups: dict[str, list[TrainingRun]] = {}
+    for run in found:
+        about = run.description
+        kind = (about["environment"], about["limits"], about["settings"]["limit_on"])
+        groups.setdefault(json.dumps(kind, sort_keys=True), []).append(run)
+    titles = _titles([group[0].description for group in groups.values()])
+    sections = []
+    for (key, group), title in zip(groups.items(), titles, strict=True):
+        labels = _labels(group)
+        shown = [
+            ShownRun(run, label, style, (arenas or {}).get(str(run.folder)))
+            for run, label, style in zip(group, labels, styles_of(labels), strict=True)
+        ]
+        sections.append(_section(f"training {key}", title, shown))
+    return sections
+
+
+def _titles(descriptions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the simulators, with the settings that distinguish equal names."""
+    titles = []
+    for about in descriptions:
+        name = about["environment"]["name"]
+        same = [each for each in descriptions if each["environment"]["name"] == name]
+        flat = [
+            dict(flat_entries({**each["environment"], "limits": each["limits"]})) for each in same
+        ]
+        mine = flat[same.index(about)]
+        differs = [k for k in mine if any(each.get(k) != mine[k] for each in flat)]
+        words = [f"{k.rsplit('.', 1)[-1]} {mine[k]}" for k in differs]
+        titles.append(", ".join([name, *dict.fromkeys(words)]))
+    return titles
+
+
+def _labels(group: Sequence[TrainingRun]) -> list[str]:
+    """Return algorithm and radius of each run, with the settings that distinguish equal labels."""
+    names = []
+    for run in group:
+        about = run.description
+        radius = f", radius {about['settings']['radius']:g}" if about["robust"] else ""
+        names.append(label_of(about["algorithm"]) + radius)
+    flat = [dict(flat_entries(run.description["settings"])) for run in group]
+    longer = []
+    for i, name in enumerate(names):
+        same = [j for j, other in enumerate(names) if other == name]
+        differs = [
+            f"{k} {v}"
+            for k, v in flat[i].items()
+            if k != "iterations" and any(flat[j].get(k) != v for j in same)
+        ]
+        longer.append(", ".join([name, *differs]))
+    return [
+        name if longer.count(name) == 1 else f"{name} ({run.folder.name})"
+        for name, run in zip(longer, group, strict=True)
+    ]
+
+
+def _section(key: str, title: str, shown: Sequence[ShownRun]) -> Section:
+    stressed = {each.label: each.run.stress for each in shown if each.run.stress is not None}
+    blocks: list[Block] = [
+        *_learning(shown),
+        *_against_cost(shown),
+        _ends(shown),
+        *(stress_blocks(stressed) if stressed else []),
+    ]
+    for i, each in enumerate(shown):
+        if each.arena is not None:
+            name = f"{each.arena.title}: {each.label}"
+            blocks.append(each.arena._replace(key=f"episodes-{i}", title=name))
+    for i, each in enumerate(shown):
+        about = dict(each.run.description)
+        made = flat_entries(about.pop("made_with"))
+        blocks.append(Details(f"settings-{i}", f"Configuration: {each.label}", flat_entries(about)))
+        blocks.append(Details(f"versions-{i}", f"Versions: {each.label}", made))
+    return Section(key, title, [str(each.run.folder) for each in shown], _facts(shown), blocks)
+
+
+def _facts(shown: Sequence[ShownRun]) -> list[Cell]:
+    run, about = shown[0].run, shown[0].run.description
+    limits = [Cell(f"{name} ≤ {limit:g}") for name, limit in limits_of(about)]
+    if len(shown) > 1:
+        return [Cell(f"{len(shown)} runs"), *limits]
+    seeds = len(about["seeds"])
+    count = f"{seeds} {'seed' if seeds == 1 else 'seeds'}"
+    facts = [Cell(shown[0].label), *limits, Cell(count), Cell(f"{_progress(run)} iterations")]
+    if run.outcome is not None and run.finished and about["constrained"]:
+        over = ", ".join(run.outcome.over_limits)
+        facts.append(Cell(f"{over} over a limit", "bad") if over else Cell("within limits", "good"))
+    return facts
+
+
+def _progress(run: TrainingRun) -> str:
+    asked = run.description["settings"]["iterations"]
+    return f"{run.done}" if run.finished else f"{run.done} of {asked}"
+
+
+def _learning(shown: Sequence[ShownRun]) -> list[Block]:
+    """Return reward and costs against iterations, worst case and nominal."""
+    costs = limits_of(shown[0].run.description)
+    about = (
+        "Mean over seeds; the band reaches from the lowest to the highest seed."
+        if any(len(each.run.description["seeds"]) > 1 for each in shown)
+        else "The band is two standard errors of the batch to either side."
+    )
+    if not all(each.run.description["robust"] for each in shown):
+        about += " Algorithms without an adversary measure the nominal case only."
+
+    def views(signal: str, column: str, index: int | None, limits: list[Limit]) -> list[Chart]:
+        errors = {"reward": "reward_error", "costs": "cost_errors"}
+        return [
+            Chart(
+                kind,
+                Axis("iteration"),
+                f"{signal}, {kind}",
+                [_series(each, name, errors.get(name), index) for each in shown],
+                limits,
+            )
+            for kind, name in (("worst case", column), ("nominal", f"nominal_{column}"))
+        ]
+
+    blocks: list[Block] = [
+        Lines("reward", "Reward of an episode", about, views("reward", "reward", None, []))
+    ]
+    for i, (name, limit) in enumerate(costs):
+        charts = views(name, "costs", i, [_limit(name, limit)])
+        blocks.append(Lines(f"cost-{i}", f"Cost of an episode: {name}", about, charts))
+    return blocks
+
+
+def _limit(name: str, limit: float, axis: str = "y") -> Limit:
+    return Limit(limit, f"{name} ≤ {limit:g}", "above", axis)
+
+
+def _series(shown: ShownRun, column: str, error: str | None, index: int | None) -> Series:
+    run = shown.run
+    curves = run.curve(column, index)
+    series = over_seeds(shown.label, shown.style, list(curves), start=1)
+    if len(curves) > 1 or error is None:
+        return series
+    twice = 2 * run.curve(error, index)[0]
+    return series._replace(low=curves[0] - twice, high=curves[0] + twice)
+
+
+def _against_cost(shown: Sequence[ShownRun]) -> list[Block]:
+    about = (
+        "Worst case. A point is the end of a seed; the line is the mean from the start, a square."
+    )
+    blocks: list[Block] = []
+    for i, (cost, limit) in enumerate(limits_of(shown[0].run.description)):
+        clouds = []
+        for run, label, style, _ in shown:
+            if run.outcome is None:
+                continue
+            points = [
+                EndPoint(
+                    each.costs[i],
+                    each.reward,
+                    f"seed {each.label}",
+                    each.keeps(run.description["limits"]),
+                )
+                for each in run.outcome.seeds
+            ]
+            trace = Trace(run.curve("costs", i).mean(0), run.curve("reward").mean(0))
+            clouds.append(Cloud(label, *style, points, [trace]))
+        plane = Plane(cost, "reward", clouds, [_limit(cost, limit, "x")])
+        blocks.append(Scatter(f"against-{i}", f"Reward against {cost}", about, plane))
+    return blocks
+
+
+def _ends(shown: Sequence[ShownRun]) -> PageTable:
+    costs = limits_of(shown[0].run.description)
+    head = ["", "iterations", "reward", "nominal reward"]
+    for name, limit in costs:
+        head += [f"{name} ≤ {limit:g}", "margin", f"nominal {name}"]
+    head += ["seeds within limits", "critical radius"]
+
+    def number(value: float) -> Cell:
+        return Cell(value_text(float(f"{value:.4g}")))
+
+    rows = []
+    for run, label, _, _ in shown:
+        cells, outcome = [Cell(label), Cell(_progress(run))], run.outcome
+        if outcome is None:
+            rows.append([*cells, *[Cell("–")] * (len(head) - 2)])
+            continue
+        mean = outcome.standings[-1]
+        cells += [number(mean.reward), number(mean.nominal_reward)]
+        for i, (_, limit) in enumerate(costs):
+            margin = limit - mean.costs[i]
+            tone = "good" if margin >= 0 else "bad"
+            cells += [number(mean.costs[i]), Cell(margin_text(margin), tone)]
+            cells.append(number(mean.nominal_costs[i]))
+        kept = [each.keeps(run.description["limits"]) for each in outcome.seeds]
+        critical = "–" if run.stress is None else critical_text(run.stress)
+        rows.append([*cells, Cell(f"{sum(kept)} of {len(kept)}"), Cell(critical)])
+    title = "Last iterations, mean over seeds, worst case"
+    if len(shown) > _FEW:
+        return PageTable("ends", title, head, rows)
+    turned = list(zip(map(Cell, head), *rows, strict=True))
+    return PageTable("ends", title, [cell.text for cell in turned[0]], turned[1:])
+
+
+def stress_section(folder: str, found: Stress) -> Section:
+    """Return the section of a stress result in a folder of its own."""
+    name = ", ".join(found.agents)
+    limits = zip(found.cost_names, found.limits, strict=True)
+    facts = [Cell(_limit(cost, limit).label) for cost, limit in limits]
+    facts.append(Cell(f"critical radius {critical_text(found)}"))
+    title = f"{found.environment['name']}, stress of {name}"
+    return Section(f"stress {folder}", title, [folder], facts, stress_blocks({name: found}))
+
+
+def stress_blocks(found: Mapping[str, Stress]) -> list[Block]:
+    """Return a figure for the reward and one for each cost, with a view per kind of test.
+
+    Arguments:
+        found: stress results by label, all with the same costs and limits.
+    """
+    confidence = 100 * next(iter(found.values())).setup["confidence"]
+    about = f"Mean over episodes of the frozen policy, with {confidence:g} % confidence intervals."
+    return [
+        Lines(f"stress-{signal}", f"Under stress: {signal}", about, charts, "bars")
+        for signal, charts in stress_charts(found).items()
+        if charts
+    ]

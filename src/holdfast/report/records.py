@@ -1,0 +1,303 @@
+"""Reads run folders into typed records, from which figures, tables and the HTML page are made."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from jaxtyping import Float
+
+from holdfast import __version__
+from holdfast.model import RobustCMDP, check_policy
+from holdfast.report.solution import MODEL_FILE, POLICY_FILE, SOLUTION_FILE, read_policy
+from holdfast.simulators.certificates.stress_result import Stress
+from holdfast.simulators.training import runs
+from holdfast.simulators.training.runs import Row
+
+_NEEDED = (
+    "seed",
+    "reward",
+    "nominal_reward",
+    "reward_error",
+    "costs",
+    "nominal_costs",
+    "cost_errors",
+    "kl",
+)
+# The end of a run is its last tenth, and at most its last ten iterations: means over more would mix in
+# iterates that still improve.
+_LATE = 10
+
+
+def check_not_newer(versions: Mapping[str, Any]) -> None:
+    """Raise a ValueError if a newer version wrote a folder: its numbers may have another meaning.
+
+    Arguments:
+        versions: versions by package, as the folder stores them, with the key "holdfast".
+
+    Example:
+        >>> check_not_newer({"holdfast": "0.0.1"})
+        >>> check_not_newer({"holdfast": "99.1"})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: written by Holdfast 99.1, which is newer than this one, ...
+    """
+    found = str(versions.get("holdfast", ""))
+    if _release(found) > _release(__version__):
+        raise ValueError(
+            f"written by Holdfast {found}, which is newer than this one, {__version__}"
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    numbers = re.match(r"\d+(?:\.\d+)*", version)
+    parts = [int(part) for part in numbers.group().split(".")] if numbers else []
+    return tuple([*parts, 0, 0, 0][:3])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SolvedModel:
+    """A folder that `holdfast solve` wrote.
+
+    Attributes:
+        folder: the folder.
+        solution: content of `solution.json`.
+        model: the solved model.
+        policy: (S, A), the last iterate.
+        history: numeric columns of `history.csv`.
+        certificate: content of `certificate.json`, or None.
+    """
+
+    folder: Path
+    solution: Mapping[str, Any]
+    model: RobustCMDP
+    policy: Float[np.ndarray, "S A"]
+    history: Mapping[str, np.ndarray]
+    certificate: Mapping[str, Any] | None
+
+
+def read_solved_model(folder: Path) -> SolvedModel:
+    """Return the record of a folder that `holdfast solve` wrote.
+
+    Raises:
+        ValueError: a file is damaged or was written by a newer version; the message names the file.
+    """
+    solution = _read_json(folder / SOLUTION_FILE)
+    check_not_newer(solution["versions"])
+    model = RobustCMDP.load(folder / MODEL_FILE)
+    policy = read_policy(folder / POLICY_FILE)
+    certificate = folder / "certificate.json"
+    return SolvedModel(
+        folder,
+        solution,
+        model,
+        check_policy(POLICY_FILE, policy, model.states, model.actions),
+        _read_columns(folder / "history.csv"),
+        _read_json(certificate) if certificate.is_file() else None,
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path}: damaged ({error})") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: damaged, not a record")
+    return found
+
+
+def _read_columns(path: Path) -> dict[str, np.ndarray]:
+    """Return the numeric columns of a CSV file."""
+    try:
+        with path.open(newline="") as file:
+            head, *rows = list(csv.reader(file))
+        columns = dict(zip(head, zip(*rows, strict=True), strict=True))
+        return {
+            name: np.array(values, float)
+            for name, values in columns.items()
+            if not set(values) <= {"True", "False"}
+        }
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path}: damaged ({error})") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """The measurements of one seed, or their mean over several seeds.
+
+    Attributes:
+        label: the seed, or "mean".
+        reward: worst-case reward; nominal reward if the algorithm has no adversary.
+        nominal_reward: reward under the nominal kernel.
+        costs: worst-case costs; nominal costs if the algorithm has no adversary.
+        nominal_costs: costs under the nominal kernel.
+        errors: standard errors of `costs`.
+        kl: KL divergence of the policy update.
+    """
+
+    label: str
+    reward: float
+    nominal_reward: float
+    costs: tuple[float, ...]
+    nominal_costs: tuple[float, ...]
+    errors: tuple[float, ...]
+    kl: float
+
+    @classmethod
+    def of(cls, label: str, rows: Sequence[Row]) -> Self:
+        """Return the mean of rows of `metrics.jsonl`."""
+
+        def mean(name: str) -> float:
+            return statistics.fmean(row[name] for row in rows)
+
+        def means(name: str) -> tuple[float, ...]:
+            return tuple(map(statistics.fmean, zip(*(row[name] for row in rows), strict=True)))
+
+        costs = (means("costs"), means("nominal_costs"), means("cost_errors"))
+        return cls(label, mean("reward"), mean("nominal_reward"), *costs, mean("kl"))
+
+    def keeps(self, limits: Sequence[float]) -> bool:
+        """Return whether every cost is at most its limit."""
+        return all(cost <= limit for cost, limit in zip(self.costs, limits, strict=True))
+
+
+def standings(description: Mapping[str, Any], rows: Iterable[Row]) -> list[Standing]:
+    """Return the standing of every seed over the rows, and the mean if there are several seeds."""
+    by_seed: dict[int, list[Row]] = {seed: [] for seed in description["seeds"]}
+    for row in rows:
+        by_seed[row["seed"]].append(row)
+    found = [Standing.of(str(seed), own) for seed, own in by_seed.items()]
+    if len(found) > 1:
+        found.append(Standing.of("mean", [row for own in by_seed.values() for row in own]))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingOutcome:
+    """The end of a training run: means over its last tenth, and at most its last ten iterations.
+
+    Attributes:
+        description: description of the run.
+        iterations: number of iterations in the means.
+        standings: one per seed, followed by the mean if there are several seeds.
+    """
+
+    description: Mapping[str, Any]
+    iterations: int
+    standings: list[Standing]
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any], rows: Sequence[Row]) -> Self:
+        """Return the outcome of rows of `metrics.jsonl`, at least one iteration of every seed."""
+        done = rows[-1]["iteration"] + 1
+        last = max(1, min(_LATE, done // _LATE))
+        late = [row for row in rows if row["iteration"] >= done - last]
+        return cls(description, last, standings(description, late))
+
+    @property
+    def seeds(self) -> list[Standing]:
+        """The standings of the seeds, without the mean."""
+        return [each for each in self.standings if each.label != "mean"]
+
+    @property
+    def over_limits(self) -> list[str]:
+        """Seeds with a cost over its limit; empty if the algorithm has no limits."""
+        if not self.description["constrained"]:
+            return []
+        limits = self.description["limits"]
+        return [f"seed {each.label}" for each in self.seeds if not each.keeps(limits)]
+
+
+def read_outcome(folder: Path) -> TrainingOutcome:
+    """Return the outcome of the training run in a folder.
+
+    Raises:
+        ValueError: the folder has no training run, or the run has no iteration yet.
+    """
+    description = runs.read_description(folder)
+    rows = runs.read_lines(folder / runs.METRICS)
+    if description is None or not rows:
+        raise ValueError(f"{folder}: holds no training run")
+    return TrainingOutcome.of(description, rows)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainingRun:
+    """A folder that `holdfast train` wrote, finished or not.
+
+    Attributes:
+        folder: the folder.
+        description: content of `run.json`.
+        rows: rows of `metrics.jsonl`, for the iterations that all seeds have finished.
+        stress: result of `holdfast stress` in the same folder, or None.
+    """
+
+    folder: Path
+    description: Mapping[str, Any]
+    rows: Sequence[dict[str, Any]]
+    stress: Stress | None = None
+
+    @property
+    def done(self) -> int:
+        """Number of finished iterations."""
+        return len(self.rows) // len(self.description["seeds"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether no iterations are left."""
+        return self.done >= self.description["settings"]["iterations"]
+
+    @property
+    def outcome(self) -> TrainingOutcome | None:
+        """The end of the run so far; None before the first iteration."""
+        return TrainingOutcome.of(self.description, self.rows) if self.done else None
+
+    def curve(self, name: str, index: int | None = None) -> Float[np.ndarray, "seeds iterations"]:
+        """Return a measurement by seed and iteration."""
+        values = [row[name] if index is None else row[name][index] for row in self.rows]
+        return np.array(values, float).reshape(self.done, len(self.description["seeds"])).T
+
+    def agent_files(self) -> list[Path]:
+        """Return the files from which episodes are played; empty before the run is finished."""
+        first = runs.agent_file(self.folder, self.description["seeds"][0])
+        return [first, self.folder / runs.CHECKPOINT] if self.finished and first.is_file() else []
+
+
+def read_training(folder: Path, stress: Stress | None = None) -> TrainingRun:
+    """Return the record of a training run; an incomplete last line is ignored.
+
+    Arguments:
+        folder: folder of the run.
+        stress: result of `holdfast stress` for the run, or None.
+
+    Raises:
+        ValueError: a file is damaged or was written by a newer version; the message names the file.
+    """
+    path = folder / runs.DESCRIPTION
+    try:
+        made_with = dict(json.loads(path.read_text()).get("made_with", {}))
+    except (ValueError, OSError, AttributeError, TypeError) as error:
+        raise ValueError(f"{path}: damaged, not the description of a run ({error})") from error
+    check_not_newer(made_with)
+    description = runs.read_description(folder)
+    assert description is not None
+    by_iteration: dict[int, dict[int, dict[str, Any]]] = {}
+    for i, row in enumerate(runs.read_lines(folder / runs.METRICS), start=1):
+        for name in _NEEDED:
+            if name not in row:
+                raise ValueError(f"{folder / runs.METRICS}: line {i} has no {name}")
+        by_iteration.setdefault(row["iteration"], {})[row["seed"]] = row
+    whole: list[dict[str, Any]] = []
+    for i in range(len(by_iteration)):
+        if set(by_iteration.get(i, ())) != set(description["seeds"]):
+            break
+        whole += [by_iteration[i][seed] for seed in description["seeds"]]
+    return TrainingRun(folder, description, whole, stress)
