@@ -17,11 +17,7 @@ import matplotlib as mpl
 import numpy as np
 from scipy.stats import chi2
 
-from holdfast.uncertainty._counts import (
-    interval_from_counts,
-    kl_from_counts,
-    total_variation_from_counts,
-)
+import holdfast as hf
 
 CONFIDENCE, PAIRS = 0.95, 100
 TRUE = np.array([0.6, 0.3, 0.09, 0.01])
@@ -41,17 +37,20 @@ def one_repetition(n: int, rng: np.random.Generator) -> dict[str, tuple[float, f
     """Mean size of the set, the size that would have done, and whether the truth was inside."""
     counts = rng.multinomial(n, TRUE, (PAIRS, 1))
     lists = np.broadcast_to(np.arange(TRUE.size), counts.shape)
-    kernel, radius = kl_from_counts(counts, CONFIDENCE, lists)
+    kernel, ball = hf.KL.from_counts(counts, confidence=CONFIDENCE, successors=lists)
+    radius = ball.radius
     distance = divergence(TRUE, kernel.probabilities)
     found = {"kl": (radius.mean(), distance.max(), (distance <= radius).all())}
     # What Wilks' theorem says of one pair, for large n, with the two arguments the other way round.
     naive = chi2.ppf(CONFIDENCE, TRUE.size - 1) / (2 * n)
     distance = divergence(TRUE, counts / n)
     found["naive"] = (naive, distance.max(), (distance <= naive).all())
-    kernel, radius, _ = total_variation_from_counts(counts, CONFIDENCE, lists)
+    kernel, ball = hf.TotalVariation.from_counts(counts, confidence=CONFIDENCE, successors=lists)
+    radius = ball.radius
     distance = np.abs(TRUE - kernel.probabilities).sum(-1) / 2
     found["tv"] = (radius.mean(), distance.max(), (distance <= radius).all())
-    kernel, lower, upper = interval_from_counts(counts, CONFIDENCE, lists)
+    kernel, box = hf.Interval.from_counts(counts, confidence=CONFIDENCE, successors=lists)
+    lower, upper = box.lower, box.upper
     error = TRUE - kernel.probabilities
     inside = ((lower <= TRUE) & (upper >= TRUE)).all()
     # What each entry would have needed: room for its largest error upwards, and for that downwards.

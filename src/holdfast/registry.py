@@ -149,7 +149,7 @@ class Registry(Mapping[str, Any]):
             >>> from holdfast.registry import UNCERTAINTY
             >>> from holdfast.uncertainty import KL, UncertaintySet
             >>> UNCERTAINTY.name_of(KL), UNCERTAINTY.name_of(UncertaintySet)
-            ('kl', 'holdfast.uncertainty._set:UncertaintySet')
+            ('kl', 'holdfast.uncertainty.protocol:UncertaintySet')
         """
         name = getattr(found, "name", None)
         if name in self.targets and self[name] is found:

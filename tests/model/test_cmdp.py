@@ -137,7 +137,7 @@ def test_a_model_prints_as_one_line_without_arrays():
     assert str(made) == repr(made)
     assert str(made) == (
         "RobustCMDP(states=2, actions=2, constraints=[fuel ≤ 0.5, utility ≥ 2], "
-        "uncertainty=KL(0.1 to inf), discount=0.9)"
+        "uncertainty=KL(radius=0.1 to inf), discount=0.9)"
     )
     assert str(made.transitions) == "Kernel(states=2, actions=2, successors=3)"
 

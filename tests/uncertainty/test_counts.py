@@ -12,12 +12,29 @@ from scipy import stats
 
 from holdfast.model import Kernel, RobustCMDP
 from holdfast.uncertainty import KL, Interval, TotalVariation
-from holdfast.uncertainty._counts import (
-    _deviation,
-    interval_from_counts,
-    kl_from_counts,
-    total_variation_from_counts,
-)
+from holdfast.uncertainty.kl_radius import _deviation
+
+
+def kl_from_counts(counts, confidence, successors=None, support=None):
+    kernel, ball = KL.from_counts(
+        counts, confidence=confidence, successors=successors, support=support
+    )
+    return kernel, ball.radius
+
+
+def total_variation_from_counts(counts, confidence, successors=None, support=None):
+    kernel, ball = TotalVariation.from_counts(
+        counts, confidence=confidence, successors=successors, support=support
+    )
+    return kernel, ball.radius, ball.within_support
+
+
+def interval_from_counts(counts, confidence, successors=None, support=None):
+    kernel, box = Interval.from_counts(
+        counts, confidence=confidence, successors=successors, support=support
+    )
+    return kernel, box.lower, box.upper
+
 
 MAKERS = [kl_from_counts, total_variation_from_counts, interval_from_counts]
 every_maker = pytest.mark.parametrize("make", MAKERS)

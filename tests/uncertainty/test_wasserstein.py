@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.uncertainty.wasserstein import Wasserstein, _Plan
+from holdfast.uncertainty.wasserstein import Wasserstein, _TransportPlan
 
 SHAPE = (6, 5)
 EPS = np.finfo(float).eps
@@ -250,7 +250,7 @@ def test_a_plan_proves_nothing_but_what_it_carries():
     metric = np.array([[0.0, 2.0], [2.0, 0.0]])
     p, q = np.array([[0.4, 0.6]]), np.array([[0.7, 0.3]])
     # Everything from state 1 goes to state 0, with a share of one half: a cost of 0.6.
-    plan = _Plan(
+    plan = _TransportPlan(
         source=np.array([[0, 1]]),
         mass=p,
         far=np.array([[0, 0]]),

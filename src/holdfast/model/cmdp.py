@@ -50,7 +50,7 @@ class RobustCMDP:
         ...     constraints=[hf.at_most(np.array([[0.0, 1.0], [0.0, 0.0]]), 2.0)],
         ...     discount=0.9, uncertainty=hf.KL(0.1))
         >>> print(model)
-        RobustCMDP(states=2, actions=2, constraints=[cost ≤ 2], uncertainty=KL(0.1), discount=0.9)
+        RobustCMDP(states=2, actions=2, constraints=[cost ≤ 2], uncertainty=KL(radius=0.1), discount=0.9)
     """
 
     transitions: Float[np.ndarray, "S A S"] | Kernel

@@ -1,14 +1,14 @@
-"""Uncertainty sets: the kernels that nature may choose from, one set a file.
+"""Uncertainty sets: the kernels that nature may choose from, one set per file.
 
-A new set is one file beside this one and one line in `holdfast.registry`.
+A new set derives from `UncertaintySet`. `SETS` maps names to sets, those of other packages included.
 """
 
 from holdfast.registry import UNCERTAINTY
-from holdfast.uncertainty._set import Response, UncertaintySet
 from holdfast.uncertainty.chi_square import ChiSquare
 from holdfast.uncertainty.contamination import Contamination
 from holdfast.uncertainty.interval import Interval
 from holdfast.uncertainty.kl import KL
+from holdfast.uncertainty.protocol import Response, UncertaintySet
 from holdfast.uncertainty.total_variation import TotalVariation
 from holdfast.uncertainty.wasserstein import Wasserstein
 

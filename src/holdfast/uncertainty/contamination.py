@@ -1,28 +1,25 @@
-"""Contamination: (1 − radius)·p + radius·u, u any distribution."""
+"""The contamination set: (1 − radius)·p + radius·u, u any distribution."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from holdfast._support.precision import compiled_float64
-from holdfast.uncertainty._set import Response
-from holdfast.uncertainty._simplex import SetWithOpenSupport, Sorted, project_simplex
+from holdfast.uncertainty.protocol import PerRow, Response, Rows
+from holdfast.uncertainty.simplex import SetWithOpenSupport, SortedRows, project_simplex
 
 
 class Contamination(SetWithOpenSupport):
-    """All kernels that follow the nominal rows p but for a share `radius` of the time.
+    """All kernels (1 − radius)·p + radius·u around the nominal rows p, u any distribution.
 
-    The rest of the time anything may happen: the members are (1 − radius)·p + radius·u with u any
-    distribution. The worst one puts u on the smallest target, so the minimum is
-    (1 − radius)·p·y + radius·min y.
+    With probability `radius` anything may happen. The worst response puts u on the smallest target, so
+    the minimum is (1 − radius)·p·y + radius·min y.
 
     Arguments:
-        radius: a number, or an (S, A) array; 0 leaves a row nominal, 1 or more frees it.
-        within_support: whether u has mass only on outcomes that p gives mass to. Otherwise it may
-            lead to any state.
+        radius: a number or an (S, A) array; 0 leaves only the nominal row, 1 or more any row.
+        within_support: whether u keeps the support of p. Otherwise it may lead to any state.
 
     Example:
         >>> import holdfast as hf
@@ -35,19 +32,15 @@ class Contamination(SetWithOpenSupport):
     """
 
     name: ClassVar[str] = "contamination"
+    merges: ClassVar[bool] = True
 
     @compiled_float64
-    def respond(
-        self,
-        p: Float[Array, "*rows K"],
-        y: Float[Array, "*rows K"],
-        guess: Float[Array, "*rows"] | None = None,
-    ) -> Response:
-        """The worst response to y, with the dual value that certifies it."""
-        del guess  # there is no search
+    def respond(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Response:
+        """Return the worst response to y and the dual value that certifies it."""
+        del guess  # closed form
         p, y = jnp.asarray(p), jnp.asarray(y)
-        radius = self._radius(p)
-        rows = Sorted.of(p, y, self.allowed(p))
+        radius = jnp.minimum(self.row_radius(p), 1.0)
+        rows = SortedRows.of(p, y, self.allowed(p))
         kernel = (1 - radius)[..., None] * rows.p + radius[..., None] * rows.corner()
         return Response(
             kernel=rows.restore(kernel),
@@ -57,24 +50,16 @@ class Contamination(SetWithOpenSupport):
         )
 
     @compiled_float64
-    def divergence(
-        self, p: Float[Array, "*rows K"], q: Float[Array, "*rows K"]
-    ) -> Float[Array, "*rows"]:
-        """The smallest radius at which q is a member: the largest share of p that q lacks."""
+    def divergence(self, p: Rows, q: Rows) -> PerRow:
+        """Return the largest share of an entry of p that q lacks; infinite outside the support."""
         p, q = jnp.asarray(p), jnp.asarray(q)
         lacking = jnp.where(p > 0, 1 - q / jnp.where(p > 0, p, 1.0), 0.0)
-        outside = ((q > 0) & ~self.allowed(p)).any(-1)
-        return jnp.where(outside, jnp.inf, jnp.clip(lacking.max(-1), 0.0, 1.0))
+        return jnp.where(self.outside(p, q), jnp.inf, jnp.clip(lacking.max(-1), 0.0, 1.0))
 
     @compiled_float64
-    def project(
-        self, p: Float[Array, "*rows K"], q: Float[Array, "*rows K"]
-    ) -> Float[Array, "*rows K"]:
-        """The member nearest to q, any vector, in Euclidean distance."""
+    def project(self, p: Rows, q: Rows) -> Rows:
+        """Return the member nearest to q, any vector, in Euclidean distance."""
         p, z = jnp.asarray(p), jnp.asarray(q)
-        radius = self._radius(p)
+        radius = jnp.minimum(self.row_radius(p), 1.0)
         kept = (1 - radius)[..., None] * p
         return kept + project_simplex(z - kept, self.allowed(p), radius)
-
-    def _radius(self, p: Array) -> Array:
-        return jnp.broadcast_to(jnp.minimum(jnp.asarray(self.radius, p.dtype), 1.0), p.shape[:-1])

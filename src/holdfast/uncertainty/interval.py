@@ -1,9 +1,7 @@
-"""Intervals: every probability between bounds of its own."""
+"""The interval set: lower ≤ q ≤ upper for each probability."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
@@ -12,30 +10,30 @@ from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
 from holdfast._support.precision import compiled_float64
-from holdfast.uncertainty._counts import interval_from_counts
-from holdfast.uncertainty._set import Response, UncertaintySet
-from holdfast.uncertainty._simplex import Sorted, first_to_reach, fraction, project_box
+from holdfast.uncertainty.counts import Estimate, FromCounts, VisitCounts, interval_around
+from holdfast.uncertainty.protocol import PerRow, Response, Rows
+from holdfast.uncertainty.simplex import SortedRows, first_to_reach, fraction, project_box
 
-# Nominal probabilities may be outside their bounds by this, which is rounding.
+# Nominal probabilities may exceed their bounds by this. Renormalising a row changes it by less.
 _SLACK = 1e-12
 
 
-class Interval(UncertaintySet):
+class Interval(FromCounts):
     """All kernels with lower ≤ q ≤ upper, entry by entry.
 
-    The radius is a factor on the intervals about the nominal probabilities: at 1 they are as given,
-    at 0 only p is left, and in between and beyond q lies between p − radius·(p − lower) and
-    p + radius·(upper − p), cut to [0, 1]. At inf every entry is free in the directions in which its
-    interval is open at all.
+    The radius scales the intervals about the nominal probabilities: q lies between
+    p − radius·(p − lower) and p + radius·(upper − p), clipped to [0, 1]. Radius 1 gives the intervals
+    themselves, 0 only p. With radius inf an entry is free in each direction in which its interval is
+    open.
 
-    The worst response to targets y starts from the lower bounds and fills up, the smallest target
-    first. For every level t, t + Σ lower·max(y − t, 0) − upper·max(t − y, 0) is a lower bound,
-    since q·y = t + q·(y − t); at the level up to which q was filled the bound is met.
+    The worst response to targets y starts at the lower bounds and fills up the smallest targets first.
+    Since q·y = t + q·(y − t), t + Σ lower·max(y − t, 0) − upper·max(t − y, 0) is a lower bound for
+    every level t. It is tight at the largest target that receives mass.
 
     Arguments:
-        lower: in the layout of the model's kernel, (S, A, S) or (S, A, K) for lists; or one number.
-        upper: the same. Where it is positive nature may go even if p does not.
-        radius: a number, or an (S, A) array.
+        lower: lower bounds in the layout of the model's kernel, (S, A, S) or (S, A, K), or a number.
+        upper: upper bounds, likewise. An entry with a positive bound is reachable even if p is zero.
+        radius: a number or an (S, A) array.
 
     Example:
         >>> import holdfast as hf
@@ -47,7 +45,7 @@ class Interval(UncertaintySet):
     """
 
     name: ClassVar[str] = "interval"
-    merges: ClassVar[bool] = False
+    per_entry: ClassVar[tuple[str, ...]] = ("lower", "upper")
 
     lower: Any
     upper: Any
@@ -75,28 +73,15 @@ class Interval(UncertaintySet):
 
     @property
     def fits_lists(self) -> bool:
-        """Whether members live on a row's own entries, so that successor lists are exact."""
+        """Whether members have mass on a row's own entries only, so that successor lists suffice."""
         return True
 
     def reach(self, p: Float[np.ndarray, "S A K"]) -> Bool[np.ndarray, "S A K"]:
-        """The outcomes that some member gives mass to; the others may be left out of a row."""
+        """Return which outcomes some member gives mass to; a table leaves out the others."""
         return (np.asarray(self.upper) > 0) | (p > 0)
 
-    def laid_out(
-        self,
-        pairs: Callable[[np.ndarray], np.ndarray],
-        entries: Callable[[np.ndarray], np.ndarray],
-    ) -> Self:
-        """The same set with its fields in the layout of a table."""
-        return dataclasses.replace(
-            self,
-            lower=entries(np.asarray(self.lower)),
-            upper=entries(np.asarray(self.upper)),
-            radius=pairs(np.asarray(self.radius)),
-        )
-
     def check_fits(self, p: Float[np.ndarray, "S A K"]) -> None:
-        """Raises a ValueError unless the set fits a model with these nominal probabilities."""
+        """Raise a ValueError unless the set fits a model with these nominal probabilities."""
         super().check_fits(p)
         bounds = {"lower": np.asarray(self.lower), "upper": np.asarray(self.upper)}
         for name, bound in bounds.items():
@@ -111,53 +96,21 @@ class Interval(UncertaintySet):
                     f"got {np.broadcast_to(bound, p.shape)[first]}{_at(first)}"
                 )
 
-    def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """A JSON header and named arrays from which `from_arrays` makes the set again."""
-        header, arrays = super().to_arrays()
-        return header, {**arrays, "lower": np.asarray(self.lower), "upper": np.asarray(self.upper)}
-
     @classmethod
-    def from_counts(
-        cls,
-        counts: ArrayLike,
-        *,
-        confidence: float = 0.95,
-        successors: ArrayLike | None = None,
-        support: ArrayLike | None = None,
-    ) -> tuple[Any, Self]:
-        """A nominal kernel and the set around it that holds the true kernel, with this confidence.
-
-        Jointly over all (s, a), by the exact binomial intervals of Clopper and Pearson, one for every
-        entry, with Bonferroni's correction.
-        Unvisited pairs get a uniform row, and the bounds 0 and 1.
-        The numbers of visits must not depend on what was seen.
-
-        Arguments:
-            counts: (S, A, S) transitions that were seen; or (S, A, K), with `successors`.
-            confidence: in (0, 1).
-            successors: (S, A, K), the state that each column of the counts is about; the kernel is then
-                a `Kernel`.
-            support: of the counts' shape, which of them are possible at all; all if left out. The less
-                is possible, the smaller the set.
-        """
-        kernel, lower, upper = interval_from_counts(counts, confidence, successors, support)
-        return kernel, cls(lower, upper)
+    def _around(cls, given: VisitCounts) -> tuple[Estimate, Self]:
+        rows, lower, upper = interval_around(given)
+        return rows, cls(lower, upper)
 
     @compiled_float64
-    def respond(
-        self,
-        p: Float[Array, "*rows K"],
-        y: Float[Array, "*rows K"],
-        guess: Float[Array, "*rows"] | None = None,
-    ) -> Response:
-        """The worst response to y, with the dual value that certifies it."""
-        del guess  # there is no search
+    def respond(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Response:
+        """Return the worst response to y and the dual value that certifies it."""
+        del guess  # closed form
         p, y = jnp.asarray(p), jnp.asarray(y)
         below, above = self._room(p)
-        rows = Sorted.of(p, y, p + above > 0)
+        rows = SortedRows.of(p, y, p + above > 0)
         p, u, below, above = rows.p, rows.u, rows.take(below), rows.take(above)
-        # All that entries can lose is taken and given out again, the smallest target first. (In
-        # terms of room, since 1 − Σ lower would lose narrow intervals to rounding.)
+        # Take from each entry all it can lose, and give it to the smallest targets first. Sums of room
+        # keep narrow intervals exact; 1 − Σ lower would lose them to rounding.
         width, budget = below + above, below.sum(-1)
         level = first_to_reach(u, width, budget)
         full, on = u < level[..., None], u == level[..., None]
@@ -175,32 +128,28 @@ class Interval(UncertaintySet):
         )
 
     @compiled_float64
-    def divergence(
-        self, p: Float[Array, "*rows K"], q: Float[Array, "*rows K"]
-    ) -> Float[Array, "*rows"]:
-        """The smallest factor on the intervals at which they hold q, infinite where none does."""
+    def divergence(self, p: Rows, q: Rows) -> PerRow:
+        """Return the smallest radius whose intervals contain q; infinite if there is none."""
         p, q = jnp.asarray(p), jnp.asarray(q)
         away = q - p
         room = jnp.where(away > 0, self.upper - p, p - self.lower)
-        # A probability is rounded by this, which may be much in terms of a narrow interval.
+        # Rounding moves a probability by up to 16 eps, which may be large relative to its interval.
         distance = jnp.maximum(jnp.abs(away) - 16 * jnp.finfo(p.dtype).eps, 0.0)
         factor = distance / jnp.where(room > 0, room, 1.0)
         factor = jnp.where(room > 0, factor, jnp.where(distance > 0, jnp.inf, 0.0))
         return factor.max(-1)
 
     @compiled_float64
-    def project(
-        self, p: Float[Array, "*rows K"], q: Float[Array, "*rows K"]
-    ) -> Float[Array, "*rows K"]:
-        """The member nearest to q, any vector, in Euclidean distance."""
+    def project(self, p: Rows, q: Rows) -> Rows:
+        """Return the member nearest to q, any vector, in Euclidean distance."""
         p, z = jnp.asarray(p), jnp.asarray(q)
         below, above = self._room(p)
         return project_box(z, p - below, p + above, p.sum(-1))
 
     def _room(self, p: Array) -> tuple[Array, Array]:
-        """How far every entry may fall below p, and rise above it."""
-        radius = jnp.broadcast_to(jnp.asarray(self.radius, p.dtype), p.shape[:-1])[..., None]
-        # Zero times infinity is zero: a radius of zero, or an interval that is not open.
+        """Return how far each entry may decrease below p and increase above it."""
+        radius = self.row_radius(p)[..., None]
+        # Zero times infinity is zero, for a zero radius and for a closed interval.
         below, above = (
             jnp.where((room > 0) & (radius > 0), radius * jnp.where(room > 0, room, 1.0), 0.0)
             for room in (p - self.lower, self.upper - p)

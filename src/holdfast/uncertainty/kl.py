@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.scipy.special import xlogy
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 from numpy.typing import ArrayLike
 
 from holdfast._support.precision import compiled_float64
 from holdfast._support.roots import increasing_root
-from holdfast.uncertainty._counts import kl_from_counts
-from holdfast.uncertainty._set import Response, UncertaintySet
-from holdfast.uncertainty._simplex import project_simplex
+from holdfast.uncertainty.counts import Estimate, FromCounts, VisitCounts, kl_around
+from holdfast.uncertainty.protocol import PerRow, Response, Rows
+from holdfast.uncertainty.simplex import project_simplex
 
 
-class KL(UncertaintySet):
-    """All kernels whose rows have KL(q‖p) ≤ radius around the nominal rows p.
+class KL(FromCounts):
+    """All kernels with KL(q‖p) ≤ radius around the nominal rows p.
 
-    The worst response to targets y tilts the nominal row, q ∝ p·exp(−βy), with the β ≥ 0 at which
-    KL(q‖p) is the radius; where the radius is at least −log p(argmin y), q is p conditioned on the
-    minimisers. For every β > 0 the dual value −(log Σ p·exp(−βy) + radius)/β is a lower bound, so
-    what was found is certified wherever the search for β stopped.
+    The worst response to targets y is the tilt q ∝ p·exp(−βy), with the β ≥ 0 at which KL(q‖p) equals
+    the radius. If the radius is at least −log p(argmin y), it is p conditioned on the minimisers. The
+    dual value −(log Σ p·exp(−βy) + radius)/β is a lower bound for every β > 0.
 
     Arguments:
-        radius: a number, or an (S, A) array; 0 leaves a row nominal, inf frees it within its support.
-        max_steps: bound on the steps of the search for β. Fewer steps show as a larger gap between
-            `value` and `lower`, never as a wrong certificate.
+        radius: a number or an (S, A) array; 0 leaves only the nominal row, inf any row on its support.
+        max_steps: limit on the steps of the search for β. A search that stops early has a larger gap
+            between `value` and `lower`; the certificate stays valid.
 
     Example:
         >>> import holdfast as hf
@@ -43,6 +41,7 @@ class KL(UncertaintySet):
     """
 
     name: ClassVar[str] = "kl"
+    merges: ClassVar[bool] = True
 
     max_steps: int = eqx.field(static=True)
 
@@ -52,82 +51,43 @@ class KL(UncertaintySet):
             raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
         self.max_steps = max_steps
 
-    def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """A JSON header and named arrays from which `from_arrays` makes the set again."""
-        header, arrays = super().to_arrays()
-        return {**header, "max_steps": self.max_steps}, arrays
-
     @classmethod
-    def from_counts(
-        cls,
-        counts: ArrayLike,
-        *,
-        confidence: float = 0.95,
-        successors: ArrayLike | None = None,
-        support: ArrayLike | None = None,
-    ) -> tuple[Any, Self]:
-        """A nominal kernel and the set around it that holds the true kernel, with this confidence.
-
-        Jointly over all (s, a), by Agrawal's bound on KL(p̂‖p) or the method of types (the interval of
-        Clopper and Pearson where there are two successors), and the largest KL(p‖centre) there. The
-        centre is a smoothed estimate: a ball around raw frequencies holds no kernel that can do what was
-        not seen.
-        Unvisited pairs get a uniform row, and radius inf.
-        The numbers of visits must not depend on what was seen.
-
-        Arguments:
-            counts: (S, A, S) transitions that were seen; or (S, A, K), with `successors`.
-            confidence: in (0, 1).
-            successors: (S, A, K), the state that each column of the counts is about; the kernel is then
-                a `Kernel`.
-            support: of the counts' shape, which of them are possible at all; all if left out. The less
-                is possible, the smaller the set.
-
-        Example:
-            >>> import holdfast as hf
-            >>> seen = [[[40, 10], [0, 0]], [[3, 7], [25, 25]]]
-            >>> kernel, ball = hf.KL.from_counts(seen, confidence=0.95)
-            >>> print(kernel[0, 0].round(2), ball.radius.round(2))
-            [0.79 0.21] [[0.06  inf]
-             [0.27 0.06]]
-        """
-        kernel, radius = kl_from_counts(counts, confidence, successors, support)
-        return kernel, cls(radius)
+    def _around(cls, given: VisitCounts) -> tuple[Estimate, Self]:
+        rows, radius = kl_around(given)
+        return rows, cls(radius)
 
     @compiled_float64
-    def respond(
-        self,
-        p: Float[Array, "*rows K"],
-        y: Float[Array, "*rows K"],
-        guess: Float[Array, "*rows"] | None = None,
-    ) -> Response:
-        """The worst response to y, with the dual value that certifies it."""
-        scaled = _Scaled.of(p, y)
-        radius = jnp.broadcast_to(jnp.asarray(self.radius, scaled.u.dtype), scaled.span.shape)
-        # −log p(argmin y): with a radius above it nature can reach the minimum itself.
+    def respond(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Response:
+        """Return the worst response to y and the dual value that certifies it."""
+        p, y = jnp.broadcast_arrays(jnp.asarray(p), jnp.asarray(y))
+        scaled = _UnitTargets.of(p, y)
+        radius = self.row_radius(p)
+        # With a radius of at least −log p(argmin y) nature reaches the minimum itself.
         concentrated = -jnp.log(scaled.mass_at_minimum) <= radius
         trivial = concentrated | (radius == 0) | (scaled.span == 0)
         variance = jnp.maximum(scaled.second - scaled.mean**2, jnp.finfo(y.dtype).tiny)
+        # KL ≈ β²·variance/2 for small β.
         start = jnp.sqrt(2 * radius / variance)
         if guess is not None:
+            # A guess from another problem is used within a range around the expansion.
             hinted = jnp.clip(guess * scaled.span, start * 1e-2, start * 1e6)
             start = jnp.where(guess > 0, hinted, start)
         start = jnp.where(trivial, 0.0, _clip(start))
 
-        def divergence_and_slope(beta: Array) -> tuple[Array, Array, _Moments]:
-            tilt = _Moments.of(p, scaled, beta)
+        def divergence_and_slope(beta: Array) -> tuple[Array, Array, _TiltedMoments]:
+            tilt = _TiltedMoments.of(p, scaled, beta)
             return tilt.divergence(beta), beta * tilt.variance, tilt
 
         root = increasing_root(
             divergence_and_slope, radius, start, quadratic=True, max_steps=self.max_steps
         )
         beta, tilt = root.x, root.aux
-        # Rounding, or an early stop, may leave q outside. KL is convex in q, so moving q towards p
-        # by this share puts it inside.
+        # Rounding or an early stop may leave q outside. KL is convex in q, so this share of the way
+        # from p to q lies inside.
         divergence = jnp.maximum(tilt.divergence(beta), jnp.finfo(y.dtype).tiny)
         share = jnp.where(trivial, 0.0, jnp.minimum(1.0, radius / divergence))
         at_minimum = concentrated & (radius > 0)
-        # q is p times: 1, or the tilt, or a mixture of the two, or the indicator of the minimum.
+        # q/p is one, the tilt, a mixture of the two, or the indicator of the minimum.
         plain = jnp.where(at_minimum, 0.0, 1 - share)[..., None]
         tilted = (share * jnp.exp(-tilt.log_mass))[..., None]
         pointed = jnp.where(at_minimum, 1 / scaled.mass_at_minimum, 0.0)[..., None]
@@ -142,26 +102,19 @@ class KL(UncertaintySet):
         )
 
     @compiled_float64
-    def divergence(
-        self, p: Float[Array, "*rows K"], q: Float[Array, "*rows K"]
-    ) -> Float[Array, "*rows"]:
-        """KL(q‖p), infinite where q has mass that p has not."""
+    def divergence(self, p: Rows, q: Rows) -> PerRow:
+        """Return KL(q‖p); infinite if q has mass where p has none."""
         p, q = jnp.asarray(p), jnp.asarray(q)
         q = jnp.maximum(q, 0.0)
-        # The form Σ q·log(q/p) − q + p has only non-negative terms, so it does not cancel.
+        # The terms q·log(q/p) − q + p are non-negative, so their sum does not cancel.
         terms = xlogy(q, q / jnp.where(p > 0, p, 1.0)) - q + p
         return jnp.where((q > 0) & (p == 0), jnp.inf, terms).sum(-1)
 
     @compiled_float64
-    def project(
-        self,
-        p: Float[Array, "*rows K"],
-        q: Float[Array, "*rows K"],
-        geometry: Literal["euclidean", "kl"] = "euclidean",
-    ) -> Float[Array, "*rows K"]:
-        """The member nearest to q: in Euclidean distance, or in KL(member‖q).
+    def project(self, p: Rows, q: Rows, geometry: Literal["euclidean", "kl"] = "euclidean") -> Rows:
+        """Return the member nearest to q in Euclidean distance, or in KL(member‖q).
 
-        In the Euclidean geometry q may be any vector; in the other it has non-negative entries.
+        In the Euclidean geometry q may be any vector. In the other its entries are non-negative.
         """
         p, q = jnp.asarray(p), jnp.asarray(q)
         if geometry == "kl":
@@ -169,12 +122,10 @@ class KL(UncertaintySet):
         return self._project_euclidean(p, q)
 
     @compiled_float64
-    def tilt(
-        self, p: Float[Array, "*rows K"], logit: Float[Array, "*rows K"]
-    ) -> Float[Array, "*rows K"]:
-        """The member ∝ p·exp(t·logit) with the largest t ≤ 1 that the radius allows."""
+    def tilt(self, p: Rows, logit: Rows) -> Rows:
+        """Return the member ∝ p·exp(t·logit) with the largest t ≤ 1 that the radius allows."""
         p, logit = jnp.asarray(p), jnp.asarray(logit)
-        radius = jnp.broadcast_to(jnp.asarray(self.radius, p.dtype), p.shape[:-1])
+        radius = self.row_radius(p)
         top = jnp.where(p > 0, logit, -jnp.inf).max(-1, keepdims=True)
         exponent = jnp.where(p > 0, logit - top, 0.0)
 
@@ -185,34 +136,34 @@ class KL(UncertaintySet):
         whole = member(jnp.ones_like(radius))
         inside = self.divergence(p, whole) <= radius
         multiplier = jnp.minimum(self.respond(p, -exponent).multiplier, 1.0)
-        # No multiplier, but a radius: it is large enough to reach the largest logit itself.
+        # A zero multiplier with a positive radius means that the largest logit itself is in reach.
         strength = jnp.where(inside | ((multiplier == 0) & (radius > 0)), 1.0, multiplier)
         tilted = member(strength)
-        # Outside by more than rounding only where the search was stopped early: back along a line.
+        # Only a search that stopped early leaves the ball by more than rounding; move back towards p.
         divergence = self.divergence(p, tilted)
         outside = divergence > radius * (1 + 1e-10) + 1e-15
         share = jnp.where(outside, radius / jnp.where(outside, divergence, 1.0), 1.0)[..., None]
         return (1 - share) * p + share * tilted
 
     def _project_kl(self, p: Array, q: Array) -> Array:
-        """The member is ∝ q^{1−t}·p^t: a tilt of p by log(q/p)."""
+        """Return the member ∝ q^{1−t}·p^t, which is a tilt of p by log(q/p)."""
         support = (p > 0) & (q > 0)
         tiny = jnp.finfo(p.dtype).tiny
         logit = jnp.where(support, jnp.log(jnp.maximum(q, tiny)) - jnp.log(jnp.maximum(p, tiny)), 0)
-        # A projection in KL(·‖q) has no mass where q has none. Relative to p conditioned on q's
-        # support, the ball has a radius smaller by −log of the mass that is left there.
+        # A projection in KL(·‖q) keeps the support of q. Relative to p conditioned on that support,
+        # the radius is smaller by −log of the mass of p on it.
         left = jnp.where(support, p, 0.0).sum(-1)
         room = self.radius + jnp.log(jnp.maximum(left, tiny))
         conditioned = jnp.where(support, p, 0.0) / jnp.maximum(left, tiny)[..., None]
         within = eqx.tree_at(lambda ball: ball.radius, self, jnp.maximum(room, 0.0))
-        # Where q's support misses the ball there is no projection; p is the member returned.
+        # If no member has the support of q, there is no projection, and p is returned.
         return jnp.where((room >= 0)[..., None], within.tilt(conditioned, logit), p)
 
     def _project_euclidean(self, p: Array, z: Array) -> Array:
-        """Min ½‖q − z‖² over the ball: q solves x(q − z) + log(q/p) + μ = 0, 1/x the multiplier."""
+        """Return argmin ‖q − z‖ over the ball: x(q − z) + log(q/p) + μ = 0, with 1/x the multiplier."""
         support = p > 0
         nearest = project_simplex(z, support)
-        radius = jnp.broadcast_to(jnp.asarray(self.radius, p.dtype), p.shape[:-1])
+        radius = self.row_radius(p)
         inside = self.divergence(p, nearest) <= radius
         offset = jnp.where(support, z - jnp.where(support, z, -jnp.inf).max(-1, keepdims=True), 0.0)
         log_p = jnp.log(jnp.where(support, p, 1.0))
@@ -244,24 +195,34 @@ class KL(UncertaintySet):
 
 
 def _clip(start: Array) -> Array:
-    """A start whose square neither overflows nor vanishes."""
+    """Return a starting point whose square neither overflows nor underflows."""
     limits = jnp.finfo(start.dtype)
     return jnp.clip(start, limits.tiny**0.5, limits.max**0.5)
 
 
-class _Scaled(NamedTuple):
-    """Targets shifted and scaled to u in [0, 1] over the support of p, the minimum at zero."""
+class _UnitTargets(NamedTuple):
+    """Targets shifted and scaled to u in [0, 1] on the support of p, with their moments under p.
 
-    u: Float[Array, "*rows K"]
+    Attributes:
+        u: scaled targets; zero outside the support.
+        at_minimum: whether an outcome has the smallest target.
+        low: the smallest target.
+        span: the largest target minus the smallest.
+        mass_at_minimum: p(argmin y).
+        mean: mean of u.
+        second: mean of u².
+    """
+
+    u: Rows
     at_minimum: Bool[Array, "*rows K"]
-    low: Float[Array, "*rows"]
-    span: Float[Array, "*rows"]
-    mass_at_minimum: Float[Array, "*rows"]
-    mean: Float[Array, "*rows"]
-    second: Float[Array, "*rows"]
+    low: PerRow
+    span: PerRow
+    mass_at_minimum: PerRow
+    mean: PerRow
+    second: PerRow
 
     @classmethod
-    def of(cls, p: Array, y: Array) -> _Scaled:
+    def of(cls, p: Array, y: Array) -> _UnitTargets:
         support = p > 0
         low = jnp.where(support, y, jnp.inf).min(-1)
         span = jnp.where(support, y, -jnp.inf).max(-1) - low
@@ -275,18 +236,18 @@ class _Scaled(NamedTuple):
         return self.low + self.span * value
 
 
-class _Moments(NamedTuple):
-    """Of u under p·exp(−βu): log of its mass, mean, variance."""
+class _TiltedMoments(NamedTuple):
+    """Log of the mass of p·exp(−βu), and mean and variance of u under it."""
 
-    log_mass: Float[Array, "*rows"]
-    mean: Float[Array, "*rows"]
-    variance: Float[Array, "*rows"]
+    log_mass: PerRow
+    mean: PerRow
+    variance: PerRow
 
     @classmethod
-    def of(cls, p: Array, scaled: _Scaled, beta: Array) -> _Moments:
-        # For small β the moments are the nominal ones plus a correction built from exp(x) − 1: the
-        # divergence is of order β², and plain sums would lose it to rounding. (Further up, log1p is
-        # less exact than log.)
+    def of(cls, p: Array, scaled: _UnitTargets, beta: Array) -> _TiltedMoments:
+        # For small β the divergence is of order β², and plain sums would lose it to rounding. There
+        # the moments are the nominal ones plus a correction from exp(x) − 1. Above 0.4 the mass can be
+        # below 0.67, where log is more exact than log1p.
         small = beta < 0.4
         exponent = -beta[..., None] * scaled.u
         weight = p * jnp.where(small[..., None], jnp.expm1(exponent), jnp.exp(exponent))
@@ -304,14 +265,14 @@ class _Moments(NamedTuple):
 
 
 def _prox_row(log_p: Array, support: Array, z: Array, x: Array) -> Array:
-    """The row q with x·q + log(q/p) = x·z − μ that sums to one, by Newton in μ.
+    """Return the row q with x·q + log(q/p) = x·z − μ that sums to one, by Newton's method in μ.
 
-    Each entry is ω(s)/x with ω the Wright function, ω + log ω = s = x·z − μ + log p + log x. The sum
-    decreases and is convex in μ, so Newton from the left does not overshoot.
+    Each entry is ω(s)/x with the Wright function ω, ω + log ω = s = x·z − μ + log p + log x. The sum is
+    decreasing and convex in μ, so Newton's method from the left does not overshoot.
     """
     scale = x[..., None]
     level = scale * z + log_p
-    # At this μ the largest entry alone is at least one, so the sum is: the left of the root.
+    # At this μ the largest entry is at least one, so the root lies to the right.
     start = jnp.where(support, level - scale, -jnp.inf).max(-1)
 
     def entries(mu: Array) -> Array:
@@ -322,12 +283,13 @@ def _prox_row(log_p: Array, support: Array, z: Array, x: Array) -> Array:
         mu, _, step = state
         q = entries(mu)
         newton = (q.sum(-1) - 1) / (q / (1 + scale * q)).sum(-1)
-        # The sum falls no faster than exp(−μ), so a step on its logarithm does not overshoot either.
+        # The sum decreases no faster than exp(−μ), so a step on its logarithm does not overshoot.
         move = jnp.maximum(newton, jnp.log(q.sum(-1)))
         settled = jnp.abs(move) <= 4 * jnp.finfo(mu.dtype).eps * jnp.maximum(1.0, jnp.abs(mu))
         return jnp.where(settled, mu, mu + move), settled, step + 1
 
     def unfinished(state: tuple[Array, Array, Array]) -> Array:
+        # Rows settle within about 20 steps; the limit only guards against rounding cycles.
         return ~jnp.all(state[1]) & (state[2] < 200)
 
     mu, _, _ = lax.while_loop(unfinished, body, (start, jnp.zeros(start.shape, bool), jnp.array(0)))
@@ -335,7 +297,7 @@ def _prox_row(log_p: Array, support: Array, z: Array, x: Array) -> Array:
 
 
 def _wright_omega(s: Array) -> Array:
-    """ω(s) with ω + log ω = s, by Newton on log ω; five steps reach rounding from this start."""
+    """Return ω with ω + log ω = s, by Newton's method on log ω. Six steps reach rounding error."""
     log_omega = jnp.where(s < 1, s - jnp.exp(jnp.minimum(s, 1.0)) / 2, jnp.log(jnp.maximum(s, 1.0)))
     for _ in range(6):
         omega = jnp.exp(log_omega)

@@ -1,4 +1,4 @@
-"""The Wasserstein ball: probability may be carried to any state, at a price for mass times distance."""
+"""The Wasserstein ball: W₁(q, p) ≤ radius, the least Σ mass·distance that moves p to q."""
 
 from __future__ import annotations
 
@@ -12,36 +12,34 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from holdfast._support.precision import compiled_float64
-from holdfast.uncertainty._nearest import nearest_member
-from holdfast.uncertainty._set import Response, UncertaintySet
-from holdfast.uncertainty._transport import checked_metric, distances
+from holdfast.uncertainty.protocol import PerRow, RespondingSet, Response, Rows
+from holdfast.uncertainty.transport import checked_metric, distances
 
-_ROUNDING = 1e-14
+# Limit on the steps of the search. Halving the bracket in the logarithm needs about 60 steps for 1e-16.
 _MAX_STEPS = 100
-# Cuts are trusted for this many steps; after them every second step halves the bracket.
+# The search uses cuts only for this many steps; afterwards every second step halves the bracket. Cuts
+# alone end within this number on most rows.
 _TRUSTED_STEPS = 8
-# How far from a guess the second look goes.
+# Ratio of the second price to a guessed first one. Between two policy updates a price changes by a few
+# percent.
 _BESIDE = 1.05
-# A projection works on so many entries at a time: a row needs as many as it has pairs of states.
-_BLOCK_ENTRIES = 1 << 22
 
 
-class Wasserstein(UncertaintySet):
-    """All kernels whose rows have W₁(q, p) ≤ radius, over all states and not only the support of p.
+class Wasserstein(RespondingSet):
+    """All kernels with W₁(q, p) ≤ radius around the nominal rows p, over all states.
 
-    W₁ is the least Σ mass·distance of a plan that carries p into q. The worst response to targets y
-    has a dual in one variable, the price μ ≥ 0 of transport: −μ·radius + Σ p_i min_j(y_j + μ·d_ij),
-    a lower bound at every μ. It is concave and piecewise linear, so the search for its maximum goes
-    from where two of its lines meet to where the next two do. A line is a plan: what is found is the
-    mixture of the two plans that meet at the maximum, and it is a member because of its own cost.
+    W₁ is the least Σ mass·distance of a plan that moves p to q. The worst response to targets y has a
+    dual in one variable, the price μ ≥ 0 of transport: −μ·radius + Σ p_i min_j(y_j + μ·d_ij) is a lower
+    bound for every μ. It is concave and piecewise linear, and each linear piece belongs to a plan. The
+    search for its maximum moves to the intersection of the two nearest pieces. The result is the
+    mixture of the two plans that meet at the maximum; its cost proves that it is a member.
 
-    Distinct states may be at distance zero; nature carries mass between them for nothing, whatever
-    the radius.
+    Distinct states may have distance zero. Mass moves between them at any radius.
 
     Arguments:
-        radius: a number, or an (S, A) array, in the metric's own unit; inf lets nature go anywhere.
-        metric: (S, S), the distance between each two states: symmetric, zero on the diagonal, and no
-            longer than any detour.
+        radius: a number or an (S, A) array, in the unit of the metric; inf allows any row.
+        metric: (S, S) distances between states: symmetric, zero on the diagonal, with the triangle
+            inequality.
 
     Example:
         >>> import holdfast as hf
@@ -65,46 +63,33 @@ class Wasserstein(UncertaintySet):
 
     @property
     def keeps_support(self) -> bool:
-        """Never: mass may be carried anywhere."""
+        """Whether no member has mass where p has none: always False."""
         return False
 
     def check_fits(self, p: Float[np.ndarray, "S A K"]) -> None:
-        """Raises a ValueError unless the set fits a model with these nominal probabilities."""
+        """Raise a ValueError unless the set fits a model with these nominal probabilities."""
         super().check_fits(p)
         expected = (p.shape[0], p.shape[0])
         if np.shape(self.metric) != expected:
             raise ValueError(f"metric: expected shape {expected}, got {np.shape(self.metric)}")
 
-    def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """A JSON header and named arrays from which `from_arrays` makes the set again."""
-        header, arrays = super().to_arrays()
-        return header, {**arrays, "metric": np.asarray(self.metric)}
-
     @compiled_float64
-    def respond(
-        self,
-        p: Float[Array, "*rows K"],
-        y: Float[Array, "*rows K"],
-        guess: Float[Array, "*rows"] | None = None,
-    ) -> Response:
-        """The worst response to y, with the dual value that certifies it."""
+    def respond(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Response:
+        """Return the worst response to y and the dual value that certifies it."""
         return self._respond(p, y, guess)[0]
 
     @compiled_float64
     def respond_and_check(
-        self,
-        p: Float[Array, "*rows K"],
-        y: Float[Array, "*rows K"],
-        guess: Float[Array, "*rows"] | None = None,
+        self, p: Rows, y: Rows, guess: PerRow | None = None
     ) -> tuple[Response, Bool[Array, "*rows"]]:
-        """The worst response, and whether its plan is one from p to it within the radius.
+        """Return the worst response, and whether its plan moves p to it within the radius.
 
         The plan proves membership, so no linear program is solved.
         """
         response, plan = self._respond(p, y, guess)
         width = response.kernel.shape[-1]
         nominal = jnp.broadcast_to(jnp.asarray(p), response.kernel.shape).reshape(-1, width)
-        radius = jnp.broadcast_to(jnp.asarray(self.radius, nominal.dtype), response.value.shape)
+        radius = self.row_radius(response.kernel)
         proved = plan.proves(
             jnp.asarray(self.metric, nominal.dtype),
             nominal,
@@ -113,11 +98,11 @@ class Wasserstein(UncertaintySet):
         )
         return response, proved.reshape(radius.shape)
 
-    def _respond(self, p: Array, y: Array, guess: Array | None) -> tuple[Response, _Plan]:
+    def _respond(self, p: Array, y: Array, guess: Array | None) -> tuple[Response, _TransportPlan]:
         p, y = jnp.broadcast_arrays(jnp.asarray(p), jnp.asarray(y))
         rows, width = p.shape[:-1], p.shape[-1]
         metric = jnp.asarray(self.metric, p.dtype)
-        radius = jnp.broadcast_to(jnp.asarray(self.radius, p.dtype), rows).reshape(-1)
+        radius = self.row_radius(p).reshape(-1)
         start = None if guess is None else jnp.broadcast_to(jnp.asarray(guess), rows).reshape(-1)
         flat = p.reshape(-1, width), y.reshape(-1, width)
         response, plan = _worst(metric, radius, *flat, start)
@@ -125,13 +110,11 @@ class Wasserstein(UncertaintySet):
         return Response(kernel.reshape(p.shape), *(part.reshape(rows) for part in others)), plan
 
     @compiled_float64
-    def divergence(
-        self, p: Float[Array, "*rows K"], q: Float[Array, "*rows K"]
-    ) -> Float[Array, "*rows"]:
-        """W₁(q, p), infinite where their masses differ.
+    def divergence(self, p: Rows, q: Rows) -> PerRow:
+        """Return W₁(q, p); infinite if the sums of the rows differ.
 
-        Slow: a linear program for each row, solved on the host. What the solver's own tolerance
-        leaves open is 1e-10 of the mass that moves times the largest distance.
+        This is slow: SciPy solves one linear program per row. The solver's tolerance is 1e-10 of the
+        moved mass times the largest distance.
         """
         p, q = jnp.broadcast_arrays(jnp.asarray(p), jnp.asarray(q))
         metric = jnp.asarray(self.metric, p.dtype)
@@ -141,8 +124,8 @@ class Wasserstein(UncertaintySet):
             metric, p_rows, q_rows = (a[..., 0] if wide else a for a in arrays)
             return distances(metric, p_rows, q_rows).astype(p.dtype)[..., None].view(np.uint32)
 
-        # JAX hands float64 to a callback as float32 where the user's own setting says so; bits it
-        # leaves alone.
+        # Unless the user has enabled 64-bit JAX, a callback receives float64 as float32. The bits are
+        # therefore passed as integers.
         wide = p.dtype.itemsize == 8
         bits = [lax.bitcast_convert_type(part, jnp.uint32) for part in (metric, p, q)]
         shape = (*p.shape[:-1], 2 if wide else 1)
@@ -151,47 +134,22 @@ class Wasserstein(UncertaintySet):
         )
         return lax.bitcast_convert_type(result if wide else result[..., 0], p.dtype)
 
-    @compiled_float64
-    def contains(
-        self, p: Float[Array, "*rows K"], q: Float[Array, "*rows K"], tolerance: float = 1e-9
-    ) -> Bool[Array, "*rows"]:
-        """Whether q is a distribution in the set, up to rounding. As slow as `divergence`."""
-        divergence = self.divergence(p, q)
-        # A rounding error of mass may have been carried across the whole space.
-        slack = _ROUNDING * jnp.maximum(1.0, self.metric.max())
-        inside = (divergence <= self.radius * (1 + tolerance) + slack) & (divergence < np.inf)
-        return inside & (abs(q.sum(-1) - 1) <= tolerance) & (q >= -tolerance).all(-1)
-
-    @compiled_float64
-    def project(
-        self, p: Float[Array, "*rows K"], q: Float[Array, "*rows K"]
-    ) -> Float[Array, "*rows K"]:
-        """The member nearest to q, any vector, in Euclidean distance.
-
-        By Wolfe's method: worst responses to (member − q) are added to a handful of members, of which
-        the nearest mixture is kept, until no response leads nearer. A mixture of members is one.
-        """
-        p, q = jnp.broadcast_arrays(jnp.asarray(p), jnp.asarray(q))
-        width = p.shape[-1]
-        metric = jnp.asarray(self.metric, p.dtype)
-        radius = jnp.broadcast_to(jnp.asarray(self.radius, p.dtype), p.shape[:-1]).reshape(-1)
-        flat = radius, p.reshape(-1, width), q.reshape(-1, width)
-        block = max(1, _BLOCK_ENTRIES // (width + 1) ** 2)
-
-        def nearest(radius: Array, p: Array, z: Array) -> Array:
-            return nearest_member(lambda y: _worst(metric, radius, p, y)[0].kernel, p, z)
-
-        if block >= len(radius):
-            return nearest(*flat).reshape(p.shape)
-
-        def one(row: tuple[Array, Array, Array]) -> Array:
-            return nearest(*(part[None] for part in row))[0]
-
-        return lax.map(one, flat, batch_size=block).reshape(p.shape)
+    @property
+    def rounding(self) -> Any:
+        """Absolute rounding error of `divergence`: eps of mass may move across the whole space."""
+        return super().rounding * jnp.maximum(1.0, self.metric.max())
 
 
-class _Plan(NamedTuple):
-    """Two ways to carry every source's mass whole, and the share that goes the far one."""
+class _TransportPlan(NamedTuple):
+    """A mixture of two plans, each of which moves the mass of a source to one destination.
+
+    Attributes:
+        source: states in the order of the other fields.
+        mass: mass of p at each source.
+        far: destination in the plan that costs more.
+        near: destination in the plan that costs less.
+        share: weight of the far plan.
+    """
 
     source: Int[Array, "N K"]
     mass: Float[Array, "N K"]
@@ -200,14 +158,14 @@ class _Plan(NamedTuple):
     share: Float[Array, " N"]
 
     def destination(self) -> Float[Array, "N K"]:
-        """The distribution that the plan ends in."""
+        """Return the distribution to which the plan moves the mass."""
         row = jnp.arange(len(self.mass))[:, None]
         share = self.share[:, None]
         moved = jnp.zeros_like(self.mass).at[row, self.far].add(share * self.mass)
         return moved.at[row, self.near].add((1 - share) * self.mass)
 
     def proves(self, metric: Array, p: Array, q: Array, radius: Array) -> Bool[Array, " N"]:
-        """Whether this is a plan from p to q that costs at most the radius."""
+        """Return whether this is a plan from p to q that costs at most the radius."""
         states = jnp.arange(p.shape[-1])
         weights = jnp.stack([self.share, 1 - self.share])
         ways = jnp.stack([self.far, self.near])
@@ -231,8 +189,8 @@ class _Plan(NamedTuple):
         return marginals & signs & (cost <= radius * (1 + 1e-9)) & (jnp.abs(q.sum(-1) - 1) <= 1e-9)
 
 
-class _Line(NamedTuple):
-    """A plan that is cheapest at some price μ: there the dual has the line targets + μ·cost."""
+class _DualLine(NamedTuple):
+    """A plan that is optimal at some price μ; there the dual is the line targets + μ·cost."""
 
     price: Float[Array, " N"]
     targets: Float[Array, " N"]
@@ -240,9 +198,11 @@ class _Line(NamedTuple):
     to: Int[Array, "N K"]
 
 
-class _Search(NamedTuple):
-    far: _Line  # costs more than the radius
-    near: _Line  # costs at most the radius
+class _PriceSearch(NamedTuple):
+    """State of the search for the price, and the best lower bound so far."""
+
+    far: _DualLine  # costs more than the radius
+    near: _DualLine  # costs at most the radius
     lower: Float[Array, " N"]
     multiplier: Float[Array, " N"]
     price: Float[Array, " N"]
@@ -256,39 +216,39 @@ def _worst(
     p: Float[Array, "N K"],
     y: Float[Array, "N K"],
     guess: Float[Array, " N"] | None = None,
-) -> tuple[Response, _Plan]:
-    """The worst response to y in every row, and the plan that carries p there."""
+) -> tuple[Response, _TransportPlan]:
+    """Return the worst response to y in every row, and the plan that moves p there."""
     low, span = y.min(-1), y.max(-1) - y.min(-1)
     scale = jnp.where(span > 0, span, 1.0)
     u = (y - low[:, None]) / scale[:, None]
-    # A row's own sources first: most rows have few.
+    # Sources with mass come first. Most rows have few, and the loop over sources stops after them.
     source = jnp.argsort(p <= 0, axis=-1, stable=True)
     mass = jnp.take_along_axis(p, source, axis=-1)
     sources = (p > 0).sum(-1).max()
     width = p.shape[-1]
     states = jnp.arange(width)
 
-    def line(price: Array, weight: Array) -> _Line:
-        """The best plan for weight·targets + price·cost; an infinite one goes before the other."""
+    def line(price: Array, weight: Array) -> _DualLine:
+        """Return the best plan for weight·targets + price·cost; an infinite factor takes precedence."""
         gain = jnp.where(u > 0, weight[:, None] * u, 0.0)
 
         def carry(n: Array, to: Array) -> Array:
             cost = metric[source[:, n]]
             total = gain + jnp.where(cost > 0, price[:, None] * cost, 0.0)
             least = total <= total.min(-1, keepdims=True)
-            # On CPUs this takes a third of the time of `argmin`.
+            # The first minimum. On CPUs this takes a third of the time of `argmin`.
             return to.at[:, n].set(jnp.where(least, states, width).min(-1))
 
         to = lax.fori_loop(0, sources, carry, jnp.zeros(p.shape, states.dtype))
         targets = (mass * jnp.take_along_axis(u, to, axis=-1)).sum(-1)
-        return _Line(price, targets, (mass * metric[source, to]).sum(-1), to)
+        return _DualLine(price, targets, (mass * metric[source, to]).sum(-1), to)
 
-    def meeting(far: _Line, near: _Line) -> Array:
+    def meeting(far: _DualLine, near: _DualLine) -> Array:
         apart = far.cost - near.cost
         return (near.targets - far.targets) / jnp.where(apart > 0, apart, 1.0)
 
     nothing, one, most = (jnp.full_like(span, level) for level in (0.0, 1.0, jnp.inf))
-    # The ends of all prices: the cheapest way to the minimum, and what can be had for nothing.
+    # The plans at price 0 (cheapest way to the minimum) and at price inf (moves at distance zero).
     ends = lax.map(lambda end: line(*end), (jnp.stack([one, most]), jnp.stack([most, one])))
     far, near = (jax.tree.map(lambda part, i=i: part[i], ends) for i in (0, 1))
     far = far._replace(price=nothing)
@@ -298,7 +258,7 @@ def _worst(
     hint = nothing if guess is None else guess / scale
     hinted = (hint > 0) & (hint < jnp.inf)
 
-    def mixture(far: _Line, near: _Line) -> tuple[Array, Array]:
+    def mixture(far: _DualLine, near: _DualLine) -> tuple[Array, Array]:
         apart = far.cost - near.cost
         share = (limit - near.cost) / jnp.where(apart > 0, apart, 1.0)
         share = jnp.where(reached, 1.0, jnp.clip(share, 0.0, 1.0))
@@ -307,7 +267,7 @@ def _worst(
 
     tolerance = jnp.finfo(p.dtype).eps * (16 + width)
 
-    def body(search: _Search) -> _Search:
+    def body(search: _PriceSearch) -> _PriceSearch:
         now = line(search.price, one)
         beyond = now.cost > limit
         far = _choose(beyond & ~search.done, now, search.far)
@@ -321,10 +281,10 @@ def _worst(
         inside = (proposal > far.price) & (proposal < near.price) & (proposal != search.price)
         closed = mixture(far, near)[1] - lower <= tolerance
         price = jnp.where(halve, middle, proposal)
-        # The answer is often near the guess: look just beside it before the ends have a say.
+        # The answer is often near the guess, so the second price stays close to it.
         beside = jnp.clip(price, hint / _BESIDE, hint * _BESIDE)
         price = jnp.where(hinted & (search.step == 0), beside, price)
-        return _Search(
+        return _PriceSearch(
             far,
             near,
             lower,
@@ -334,14 +294,14 @@ def _worst(
             search.step + 1,
         )
 
-    def unfinished(search: _Search) -> Array:
+    def unfinished(search: _PriceSearch) -> Array:
         return ~search.done.all() & (search.step < _MAX_STEPS)
 
     price = jnp.where(hinted, hint, meeting(far, near))
-    begun = _Search(far, near, nothing, nothing, price, trivial, jnp.array(0))
+    begun = _PriceSearch(far, near, nothing, nothing, price, trivial, jnp.array(0))
     found = lax.while_loop(unfinished, body, begun)
     share, value = mixture(found.far, found.near)
-    plan = _Plan(source, mass, found.far.to, found.near.to, share)
+    plan = _TransportPlan(source, mass, found.far.to, found.near.to, share)
     lower = jnp.where(trivial, value, jnp.minimum(found.lower, value))
     response = Response(
         kernel=plan.destination(),
@@ -352,8 +312,8 @@ def _worst(
     return response, plan
 
 
-def _choose(chosen: Bool[Array, " N"], new: _Line, old: _Line) -> _Line:
-    return _Line(
+def _choose(chosen: Bool[Array, " N"], new: _DualLine, old: _DualLine) -> _DualLine:
+    return _DualLine(
         price=jnp.where(chosen, new.price, old.price),
         targets=jnp.where(chosen, new.targets, old.targets),
         cost=jnp.where(chosen, new.cost, old.cost),

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.evaluation.values import Outlook
-from holdfast.uncertainty._simplex import project_simplex
+from holdfast.uncertainty.simplex import project_simplex
 
 # Multiplicative steps never bring back a zero, so no action's probability falls below this.
 _LEAST_PROBABILITY = 1e-12

@@ -1,4 +1,4 @@
-"""On the host: ground metrics, and the transport distance by a linear program."""
+"""Ground metrics, and the Wasserstein distance by a linear program. NumPy code, not traced."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ import scipy.sparse
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-# What the triangle inequality and symmetry may miss, relative to the distance itself.
+# Accepted violation of symmetry and of the triangle inequality, relative to the distance: metrics
+# from files with ten digits pass.
 _METRIC_TOLERANCE = 1e-9
-# Masses that differ by more are not carried into one another at all.
+# Rows whose sums differ by more have no transport plan. Row sums of members are checked to this too.
 _MASS_TOLERANCE = 1e-9
 
-# Metrics that were checked, so that a set is scaled or laid out without checking its metric again.
+# Metrics already checked. The check is cubic in S, and every `with_radius` makes a new set.
 _checked: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
 
 
 def checked_metric(metric: ArrayLike) -> np.ndarray:
-    """A metric as a read-only array of its own."""
+    """Return a metric as a read-only (S, S) array, or raise a ValueError.
+
+    Checked: finite, non-negative, zero on the diagonal, symmetric, triangle inequality.
+    """
     if isinstance(metric, np.ndarray) and _checked.get(id(metric)) is metric:
         return metric
     try:
@@ -63,7 +67,7 @@ def distances(
     p: Float[np.ndarray, "*rows K"],
     q: Float[np.ndarray, "*rows K"],
 ) -> Float[np.ndarray, "*rows"]:
-    """W₁ of each row by a linear program."""
+    """Return W₁(p, q) of each row."""
     metric, p, q = (np.asarray(array, np.float64) for array in (metric, p, q))
     found = np.empty(p.shape[:-1])
     for row in np.ndindex(*found.shape):
@@ -74,7 +78,7 @@ def distances(
 def _distance(
     metric: Float[np.ndarray, "K K"], p: Float[np.ndarray, " K"], q: Float[np.ndarray, " K"]
 ) -> float:
-    """W₁ of two rows. What they share stays where it is, by the triangle inequality."""
+    """Return W₁ of two rows. By the triangle inequality their common mass does not move."""
     if not abs(p.sum() - q.sum()) <= _MASS_TOLERANCE:
         return np.inf
     excess = q / q.sum() - p / p.sum() if (p != q).any() else np.zeros_like(p)
@@ -83,7 +87,7 @@ def _distance(
         return 0.0
     gives, takes = -excess[sources], excess[sinks]
     moved = gives.sum()
-    # Of order one, so that the solver's tolerances are relative ones.
+    # Masses of order one make the solver's absolute tolerances relative ones.
     gives, takes = gives / moved, takes / takes.sum()
     costs = metric[np.ix_(sources, sinks)]
     largest = costs.max()
@@ -100,5 +104,5 @@ def _distance(
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
     if solved.x is None:
-        raise RuntimeError(f"the transport problem of a row was not solved: {solved.message}")
+        raise RuntimeError(f"transport: the linear program of a row failed: {solved.message}")
     return float(moved * (np.maximum(solved.x, 0.0) @ costs.ravel()))

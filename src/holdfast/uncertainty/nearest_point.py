@@ -1,4 +1,4 @@
-"""The nearest point of a polytope that is known by its worst responses alone."""
+"""Wolfe's method: the nearest point of a polytope of which only worst responses can be computed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 class _Corral(NamedTuple):
-    """Members, of which a mixture is the nearest so far; the places that are empty weigh nothing."""
+    """Members whose mixture is the nearest point so far; empty places have weight zero."""
 
     points: Float[Array, "N K K"]
     used: Bool[Array, "N K"]
@@ -29,21 +29,22 @@ def nearest_member(
     p: Float[Array, "N K"],
     z: Float[Array, "N K"],
 ) -> Float[Array, "N K"]:
-    """Min ½‖q − z‖² over a polytope of distributions, by Wolfe's method, for all rows at once.
+    """Return argmin ‖q − z‖ over a polytope of distributions, for all rows at once.
 
-    Worst responses to q − z join a corral of at most K members. The nearest point of the corral's
-    affine hull is taken where it is a mixture of them; where it is not, q goes towards it until a
-    member weighs nothing, and that one leaves. When no response leads nearer, q is the nearest.
+    Wolfe, "Finding the nearest point in a polytope", Mathematical Programming 1976. The worst response
+    to q − z joins a corral of at most K members. If the nearest point of the corral's affine hull is a
+    mixture of its members, q moves there. Otherwise q moves towards it until a member has weight zero,
+    and that member leaves. The search ends when no response is nearer to z.
 
     Arguments:
-        worst: the member that makes q·y smallest, in every row.
-        p: a member, where the search begins.
+        worst: function that returns the member minimising q·y, in every row.
+        p: the member where the search starts.
         z: any vectors.
     """
     rows, width = p.shape
     places = jnp.arange(width)
     eps = jnp.finfo(p.dtype).eps
-    # All members have the same sum, so what z has in that direction changes nothing.
+    # All members have sum one, so the mean of z does not matter.
     z = z - z.mean(-1, keepdims=True) + 1 / width
 
     def body(state: tuple[_Corral, Array]) -> tuple[_Corral, Array]:
@@ -59,13 +60,14 @@ def nearest_member(
         weights = jnp.where(used, jnp.maximum(weights, 0.0), 0.0)
         weights = weights / weights.sum(-1, keepdims=True)
         q = jnp.einsum("nm,nmk->nk", weights, corral.points)
-        # A member that joined and leaves at once is rounding's: there is nothing left to find.
+        # If the newest member leaves at once, its gain was a rounding error, and the search ends.
         joined = (places == corral.newest[:, None]) & (corral.weights == 0)
         stuck = (gone & joined).any(-1)
 
         away = q - z
         member = worst(away)
         gap = (away * (q - member)).sum(-1)
+        # The gap is a difference of sums of K terms; 16 eps of their span covers its rounding error.
         close = gap <= 16 * eps * (away.max(-1) - away.min(-1)) + eps
         settled = ~gone.any(-1)
         done = stuck | (settled & (close | used.all(-1)))
@@ -85,6 +87,7 @@ def nearest_member(
         return merged, step + 1
 
     def unfinished(state: tuple[_Corral, Array]) -> Array:
+        # In exact arithmetic the method ends by itself. The limit stops cycles that rounding may cause.
         corral, step = state
         return ~corral.done.all() & (step < 100 + 20 * width)
 
@@ -100,12 +103,11 @@ def nearest_member(
 
 
 def _affine_weights(corral: _Corral, z: Float[Array, "N K"]) -> Float[Array, "N K"]:
-    """The weights, of any sign, of the point of the corral's affine hull that is nearest to z."""
+    """Return the weights, of any sign, of the point of the corral's affine hull nearest to z."""
     places = jnp.arange(z.shape[-1])
     heaviest = jnp.argmax(corral.weights, axis=-1)[:, None]
-    # Differences from one of the points, so that a small set far from z loses no digits. The empty
-    # places come last, and the newest member just before them: if any, it is the one that depends
-    # on the others.
+    # Differences from one member keep the digits of a small set far from z. Empty places come last,
+    # and the newest member just before them: only it can depend linearly on the others.
     base = jnp.take_along_axis(corral.points, heaviest[..., None], axis=1)
     free = corral.used & (places != heaviest)
     order = jnp.argsort(jnp.where(free, places == corral.newest[:, None], 2), axis=-1)
@@ -115,6 +117,8 @@ def _affine_weights(corral: _Corral, z: Float[Array, "N K"]) -> Float[Array, "N 
     basis, triangle = jnp.linalg.qr(jnp.swapaxes(directions, -1, -2))
     diagonal = jnp.abs(jnp.diagonal(triangle, axis1=-2, axis2=-1))
     size = jnp.sqrt((directions**2).sum(-1))
+    # A direction counts as dependent if QR leaves less than 1e3 eps of it, ten times the rounding
+    # error of a factorisation with K = 100.
     free = free & (diagonal > 1e3 * jnp.finfo(z.dtype).eps * size)
     aim = jnp.einsum("nkj,nk->nj", basis, z - base[:, 0])
     keep = free[:, :, None] & free[:, None, :]

@@ -1,21 +1,25 @@
-"""What sets cut out of the simplex share: where mass may go, and Euclidean projections."""
+"""Operations on rows of the simplex: sorting by target, and Euclidean projections."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 from numpy.typing import ArrayLike
 
-from holdfast.uncertainty._set import UncertaintySet
+from holdfast.uncertainty.protocol import PerRow, RespondingSet, Rows
 
 
-class SetWithOpenSupport(UncertaintySet):
-    """A set that leads to any outcome at all, or only to those that p leads to, as the user says."""
+class SetWithOpenSupport(RespondingSet):
+    """A set whose members may have mass on every outcome, or on the support of p only.
+
+    Arguments:
+        radius: a number or an (S, A) array.
+        within_support: whether members keep the support of p.
+    """
 
     within_support: bool = eqx.field(static=True)
 
@@ -28,32 +32,38 @@ class SetWithOpenSupport(UncertaintySet):
         """Whether no member has mass where p has none."""
         return self.within_support
 
-    def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """A JSON header and named arrays from which `from_arrays` makes the set again."""
-        header, arrays = super().to_arrays()
-        return {**header, "within_support": self.within_support}, arrays
-
-    def allowed(self, p: Float[Array, "*rows K"]) -> Bool[Array, "*rows K"]:
-        """The outcomes that a member may have mass on."""
+    def allowed(self, p: Rows) -> Bool[Array, "*rows K"]:
+        """Return which outcomes a member may have mass on."""
         return p > 0 if self.within_support else jnp.ones(p.shape, bool)
 
+    def outside(self, p: Rows, q: Rows) -> Bool[Array, "*rows"]:
+        """Return whether q has mass on an outcome that is not allowed."""
+        return ((q > 0) & ~self.allowed(p)).any(-1)
 
-class Sorted(NamedTuple):
-    """Rows by their targets, the smallest first, and what is not allowed last, as if the largest.
 
-    Targets are u ≥ 0, less their minimum. Sets compare them for equality, which is safe here only
-    because a sort writes its result to memory: before it, a compiler may compute a target twice and
-    round it differently.
+class SortedRows(NamedTuple):
+    """Rows sorted by target, smallest first. Outcomes that are not allowed come last.
+
+    Sets compare targets for equality. That is safe after the sort, which writes them to memory: before
+    it, a compiler may compute a target twice and round it in two ways.
+
+    Attributes:
+        p: sorted nominal probabilities.
+        u: sorted targets minus the smallest one; the largest where an outcome is not allowed.
+        low: the smallest target.
+        at_minimum: whether an outcome has the smallest target.
+        order: indices that sort the rows.
     """
 
-    p: Float[Array, "*rows K"]
-    u: Float[Array, "*rows K"]
-    low: Float[Array, "*rows"]
+    p: Rows
+    u: Rows
+    low: PerRow
     at_minimum: Bool[Array, "*rows K"]
     order: Int[Array, "*rows K"]
 
     @classmethod
-    def of(cls, p: Array, y: Array, allowed: Array) -> Sorted:
+    def of(cls, p: Array, y: Array, allowed: Array) -> SortedRows:
+        """Return the sorted rows."""
         index = lax.broadcasted_iota(jnp.int32, p.shape, p.ndim - 1)
         key = jnp.where(allowed, y, jnp.inf)
         y, p, order = lax.sort((key, p, index), num_keys=1)
@@ -63,41 +73,41 @@ class Sorted(NamedTuple):
         return cls(p, u, y[..., 0], allowed & (u == 0), order)
 
     def take(self, row: Array) -> Array:
-        """A row in this order."""
+        """Return a row in sorted order."""
         return jnp.take_along_axis(row, self.order, axis=-1)
 
     def restore(self, row: Array) -> Array:
-        """A row in this order in its own."""
+        """Return a sorted row in the original order."""
         return jnp.take_along_axis(row, jnp.argsort(self.order, axis=-1), axis=-1)
 
     def corner(self) -> Array:
-        """The distribution that shares its mass evenly among the minimisers."""
+        """Return the uniform distribution on the outcomes with the smallest target."""
         return self.at_minimum / self.at_minimum.sum(-1, keepdims=True)
 
 
 def fraction(part: Array, whole: Array) -> Array:
-    """A part of a whole, between 0 and 1; nothing of nothing is nothing."""
+    """Return part / whole, clipped to [0, 1]; zero if the whole is zero."""
     some = whole > 0
     return jnp.where(some, jnp.clip(part / jnp.where(some, whole, 1.0), 0.0, 1.0), 0.0)
 
 
-def first_to_reach(
-    level: Float[Array, "*rows K"], mass: Float[Array, "*rows K"], goal: Float[Array, "*rows"]
-) -> Float[Array, "*rows"]:
-    """Of levels in order, the one at which the mass so far first reaches the goal."""
+def first_to_reach(level: Rows, mass: Rows, goal: PerRow) -> PerRow:
+    """Return the level of the first entry at which the cumulative mass reaches the goal."""
     place = (jnp.cumsum(mass, axis=-1) < goal[..., None]).sum(-1, keepdims=True)
     return jnp.take_along_axis(level, jnp.minimum(place, level.shape[-1] - 1), axis=-1)[..., 0]
 
 
-def project_simplex(
-    z: Float[Array, "*rows K"],
-    support: Bool[Array, "*rows K"],
-    total: Float[Array, "*rows"] | float = 1.0,
-) -> Float[Array, "*rows K"]:
-    """The Euclidean projection of z onto the non-negative vectors of this total, by sorting."""
+def project_simplex(z: Rows, support: Bool[Array, "*rows K"], total: PerRow | float = 1.0) -> Rows:
+    """Return the Euclidean projection of z onto the non-negative vectors with this total, by sorting.
+
+    Arguments:
+        z: any vectors.
+        support: entries that may be positive.
+        total: sum of each projected row.
+    """
     total = jnp.broadcast_to(jnp.asarray(total, z.dtype), z.shape[:-1])[..., None]
-    # Entries lower than the largest by the total or more get nothing, however low: so z may be of
-    # any size.
+    # An entry that is lower than the largest by the total or more becomes zero. Clipping there keeps
+    # the sums exact for z of any size.
     top = jnp.where(support, z, -jnp.inf).max(-1, keepdims=True)
     z = jnp.where(support, jnp.maximum(z - top, -total), -total)
     descending = -jnp.sort(-z, axis=-1)
@@ -108,21 +118,16 @@ def project_simplex(
     return jnp.where(support, jnp.maximum(z - level, 0.0), 0.0)
 
 
-def project_box(
-    z: Float[Array, "*rows K"],
-    lower: Float[Array, "*rows K"],
-    upper: Float[Array, "*rows K"],
-    total: Float[Array, "*rows"],
-) -> Float[Array, "*rows K"]:
-    """The Euclidean projection of z onto lower ≤ q ≤ upper with this total, by sorting.
+def project_box(z: Rows, lower: Rows, upper: Rows, total: PerRow) -> Rows:
+    """Return the Euclidean projection of z onto lower ≤ q ≤ upper with this total, by sorting.
 
-    It is clip(z − μ, lower, upper), and its total falls in μ on lines between z − upper and z − lower.
-    The bounds are within [0, 1] and the total is between theirs.
+    The projection is clip(z − μ, lower, upper). Its total is piecewise linear and decreasing in μ, with
+    kinks at z − upper and z − lower. The bounds lie in [0, 1], and the total lies between their sums.
     """
     order = jnp.argsort(z, axis=-1)
     z, lower, upper = (jnp.take_along_axis(x, order, axis=-1) for x in (z, lower, upper))
-    # Two entries further apart than one are never both off their bounds, whatever lies between them:
-    # longer gaps are shortened, so that z may be of any size.
+    # Two entries more than one apart are never both between their bounds. Gaps are therefore cut to
+    # two, which keeps the sums exact for z of any size.
     z = jnp.cumsum(jnp.minimum(jnp.diff(z, axis=-1, prepend=z[..., :1]), 2.0), axis=-1)
     point = jnp.concatenate([z - upper, z - lower], axis=-1)
     turn = jnp.concatenate([-jnp.ones_like(z), jnp.ones_like(z)], axis=-1)
@@ -135,7 +140,7 @@ def project_box(
     start, height, rate = (jnp.take_along_axis(x, at, axis=-1) for x in (point, reached, slope))
     beyond = jnp.maximum(height - total[..., None], 0.0) / jnp.maximum(-rate, 1.0)
     z = z - (start + beyond)
-    # What rounding has left of the difference is shared by the entries that are off their bounds.
+    # Entries between their bounds share the rounding error of the total.
     q = jnp.clip(z, lower, upper)
     free = (z > lower) & (z < upper)
     rest = (total - q.sum(-1))[..., None] / jnp.maximum(free.sum(-1, keepdims=True), 1)
