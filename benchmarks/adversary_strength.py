@@ -115,7 +115,7 @@ def attacked(
     critic_learning_rate: float,
 ) -> np.ndarray:
     """For each signal, what the adversaries leave of it at each radius."""
-    signals = Signal(jnp.full(2, discount), jnp.full(2, 0.95), bootstrap=True)
+    signals = Signal(jnp.arange(2), jnp.full(2, discount), jnp.full(2, 0.95), bootstrap=True)
     length = played_length(env.horizon, (discount,), bootstrap=True)
     frozen = FrozenPolicy(env, policy, None, signals, length, hidden, critic_learning_rate, False)
     key = jax.random.PRNGKey(1)

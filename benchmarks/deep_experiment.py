@@ -19,8 +19,7 @@ import jax
 
 from holdfast.environments.point_gather import PointGather
 from holdfast.simulators.train import train
-from holdfast.simulators.training.learner import Plan
-from holdfast.simulators.training.settings import Settings
+from holdfast.simulators.training.settings import Plan, Settings
 
 
 def main() -> None:

@@ -43,10 +43,9 @@ import _numpy_point_gather as reference
 from holdfast._support.devices import on_devices, over_devices, whole
 from holdfast.environments.point_gather import PointGather, PointGatherState
 from holdfast.registry import SIMULATOR_ALGORITHMS as ALGORITHMS
-from holdfast.simulators.algorithms import _iteration
 from holdfast.simulators.steps.trust_region import evidence, fisher_product, in_rows, surrogate
-from holdfast.simulators.training.learner import Learner, Plan
-from holdfast.simulators.training.settings import Settings
+from holdfast.simulators.training.learner import Learner, RunNumbers, sample
+from holdfast.simulators.training.settings import Plan, Settings, cost_limits
 
 PUBLISHED = "1,457 to 1,513"
 
@@ -66,7 +65,7 @@ class Ours:
     """Holdfast's iteration of one policy, compiled as `train` compiles it."""
 
     def __init__(self, algorithm: str, settings: Settings, devices: int = 1) -> None:
-        self.env, self.devices = PointGather(), devices
+        self.env, self.settings, self.devices = PointGather(), settings, devices
         module = ALGORITHMS[algorithm]
         plan = self.plan = Plan.create(
             self.env,
@@ -76,7 +75,8 @@ class Ours:
             devices=devices,
         )
         start = time.process_time(), time.perf_counter()
-        self.create = eqx.filter_jit(lambda env, key: Learner.create(plan, env, key))
+        numbers = RunNumbers.create(settings, cost_limits(self.env, settings))
+        self.create = eqx.filter_jit(lambda env, key: Learner.create(plan, env, numbers, key))
         self.restart(0)
         self.advance = eqx.filter_jit(
             lambda env, learner: whole(module.function(plan, env, learner))
@@ -164,7 +164,7 @@ def check(batch_size: int, seeds: int = 5, iterations: int = 16) -> None:
     for _ in range(2):
         ours.iterate()
     env, plan, learner = ours.env, ours.plan, ours.learner
-    _, samples = jax.jit(lambda learner: _iteration.sample(plan, env, learner))(learner)
+    _, samples = jax.jit(lambda learner: sample(plan, env, learner))(learner)
     batch = reference.Batch(
         *(
             np.asarray(getattr(samples.batches, name)[0])
@@ -207,7 +207,7 @@ def check(batch_size: int, seeds: int = 5, iterations: int = 16) -> None:
     found = []
     for seed in range(seeds):
         ours.restart(seed)
-        theirs = reference.Learner(plan.settings, np.random.default_rng(seed))
+        theirs = reference.Learner(ours.settings, np.random.default_rng(seed))
         found.append([(*ours.iterate(), *theirs.iterate()) for _ in range(iterations)])
     found = np.array(found)
     print(f"means of {seeds} seeds:\niteration    reward ours  NumPy      cost ours  NumPy")

@@ -26,9 +26,8 @@ import numpy as np
 
 import holdfast as hf
 from holdfast.simulators.environment import Environment
-from holdfast.simulators.nature.kernels import Nominal
-from holdfast.simulators.policy.networks import Critic, Policy
-from holdfast.simulators.training.rollout import Sight, rollout
+from holdfast.simulators.policy.networks import Policy
+from holdfast.simulators.training.rollout import Nominal, Player, Sight, rollout
 
 ROBOT = "HalfCheetah-v5"
 COPIES, STEPS = 64, 200
@@ -38,13 +37,12 @@ def bridged(env: Environment) -> Callable[[], None]:
     """One batch of episodes with a policy, as training draws it."""
     key = jax.random.PRNGKey(0)
     policy = Policy.create(key, env.observation_size, (64, 32), env.action_space)
-    critic = Critic.create(key, env.feature_size + 1, ())
     sight = Sight(None, None, None, True)
 
     @jax.jit
     def sample(key: Any) -> Any:
         kernel = Nominal.create(env)
-        return rollout(env, policy, sight, kernel, critic, 0, 1.0, key, COPIES).signals.sum()
+        return rollout(Player(env, policy, sight), kernel, key, COPIES).signals.sum()
 
     return lambda: sample(key).block_until_ready()
 

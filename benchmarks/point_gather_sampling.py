@@ -21,9 +21,9 @@ import jax
 
 from holdfast.environments.point_gather import PointGather
 from holdfast.simulators.environment import Environment
-from holdfast.simulators.training.learner import Learner, Plan
+from holdfast.simulators.training.learner import Learner, RunNumbers
 from holdfast.simulators.training.rollout import rollout
-from holdfast.simulators.training.settings import Settings
+from holdfast.simulators.training.settings import Plan, Settings, cost_limits
 
 
 def sampler(env: Environment, learner: Learner, episodes: int):
@@ -32,17 +32,7 @@ def sampler(env: Environment, learner: Learner, episodes: int):
 
     @eqx.filter_jit
     def sums(env: Environment, learner: Learner, key: jax.Array) -> tuple[jax.Array, ...]:
-        batch = rollout(
-            env,
-            learner.policy,
-            learner.sight,
-            nature.kernel,
-            nature.critic,
-            0,
-            0.995,
-            key,
-            episodes,
-        )
+        batch = rollout(learner.player(env), nature.kernel, key, episodes)
         drawn = (batch.signals, batch.observations, batch.disturbances)
         return tuple(leaf.sum((0, 1)) for leaf in drawn)
 
@@ -53,7 +43,8 @@ def rate(env: Environment, radius: float | None, episodes: int, repeats: int) ->
     """Steps a second, the seconds of compilation, and reward and cost of an episode as a check."""
     settings = Settings(radius=radius or 0.0)
     plan = Plan.create(env, settings, robust=radius is not None, constrained=True)
-    learner = eqx.filter_jit(lambda key: Learner.create(plan, env, key))(jax.random.PRNGKey(0))
+    numbers = RunNumbers.create(settings, cost_limits(env, settings))
+    learner = Learner.create(plan, env, numbers, jax.random.PRNGKey(0))
     sample = sampler(env, learner, episodes)
     start = time.perf_counter()
     sample(jax.random.PRNGKey(1))

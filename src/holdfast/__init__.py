@@ -22,8 +22,8 @@ _PUBLIC = {
     "holdfast.gym.hosts.costs": "Transition speed_limit",
     "holdfast.model": "Constraint Kernel RobustCMDP at_least at_most",
     "holdfast.simulators.certificates.stress_result": "Stress",
+    "holdfast.simulators.environment": "TrainingError",
     "holdfast.simulators.policy.agent": "Agent",
-    "holdfast.simulators.training.loop": "TrainingError",
     "holdfast.simulators.training.settings": "AdversarySettings Settings",
     "holdfast.tabular.certify": "Certificate",
     "holdfast.tabular.evaluate": "Evaluation",
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from holdfast.model import at_least as at_least
     from holdfast.model import at_most as at_most
     from holdfast.simulators.certificates.stress_result import Stress as Stress
+    from holdfast.simulators.environment import TrainingError as TrainingError
     from holdfast.simulators.policy.agent import Agent as Agent
-    from holdfast.simulators.training.loop import TrainingError as TrainingError
     from holdfast.simulators.training.settings import AdversarySettings as AdversarySettings
     from holdfast.simulators.training.settings import Settings as Settings
     from holdfast.tabular.certify import Certificate as Certificate

@@ -156,7 +156,7 @@ def bad_inputs(folder):
         "train CartPole-v1 --channel wind": "'wind'",
         "stress missing": "missing",
         "stress file": "file",
-        "stress .": "holds no training run",
+        "stress .": "contains no training run",
         "stress file --parameters speed": "parameters",
         "stress file --parameters speed=fast": "parameters",
         "stress file --out file": "file",
@@ -438,12 +438,12 @@ def test_what_is_said_of_a_gymnasium_environment_reaches_it(main, monkeypatch):
 
 
 def test_a_simulator_that_fails_is_a_sentence_and_exit_code_1(main, capsys, monkeypatch):
-    from holdfast.simulators.training import loop
+    from holdfast.simulators import train
 
     def broken(run, out, progress):
         raise hf.TrainingError("n-chain returned something that is not a finite number")
 
-    monkeypatch.setattr(loop.Run, "train", broken)
+    monkeypatch.setattr(train.TrainingRun, "train", broken)
     assert main(TRAIN) == 1
     err = capsys.readouterr().err
     assert (
@@ -452,12 +452,12 @@ def test_a_simulator_that_fails_is_a_sentence_and_exit_code_1(main, capsys, monk
 
 
 def test_an_interrupted_training_says_how_to_go_on(main, capsys, monkeypatch):
-    from holdfast.simulators.training import loop
+    from holdfast.simulators import train
 
     def interrupted(run, out, progress):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop.Run, "train", interrupted)
+    monkeypatch.setattr(train.TrainingRun, "train", interrupted)
     assert main(TRAIN) == 130
     assert "the same command goes on" in capsys.readouterr().err
 

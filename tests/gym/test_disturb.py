@@ -227,19 +227,17 @@ def test_an_environment_can_be_made_again_from_its_description():
 
 
 def test_few_copies_are_played_in_rounds():
-    from holdfast.simulators.nature.kernels import Nominal
-    from holdfast.simulators.policy.networks import Critic, Policy
-    from holdfast.simulators.training.rollout import Sight, rollout
+    from holdfast.simulators.policy.networks import Policy
+    from holdfast.simulators.training.rollout import Nominal, Player, Sight, rollout
 
     env = pendulum(hf.Actions(0.1), copies=2)
     key = jax.random.PRNGKey(0)
     policy = Policy.create(key, 3, (), env.action_space)
-    critic = Critic.create(key, env.feature_size + 1, ())
 
     @jax.jit
     def sample(key):
-        sight = Sight(None, None, None, True)
-        return rollout(env, policy, sight, Nominal.create(env), critic, 0, 1.0, key, 5)
+        player = Player(env, policy, Sight(None, None, None, True))
+        return rollout(player, Nominal.create(env), key, 5)
 
     batch = sample(key)
     assert batch.observations.shape == (30, 5, 3)
@@ -431,7 +429,7 @@ def test_what_cannot_be_done_outside_jax_is_refused_before_any_work():
     refused(ValueError, "radius: nothing of Pendulum-v1 can", asked(pendulum(), radius=0.1))
     for adversary, words in (
         ({"kernel": "tilted"}, "kernel: a tilted one looks ahead, and Pendulum-v1 cannot"),
-        ({"gradient": "pathwise"}, "gradient: Pendulum-v1 is stepped outside JAX"),
+        ({"gradient": "pathwise"}, "gradient: Pendulum-v1 runs outside JAX"),
     ):
         refused(ValueError, words, asked(env, radius=0.1, adversary=adversary))
     refused(ValueError, "environment: expected one of .* or the id of a Gym", asked("Hoper-v5"))

@@ -116,7 +116,7 @@ def test_a_failure_is_told_whole_and_the_run_goes_on_from_its_checkpoint(
         train(tmp_path / "broken")
     message = str(caught.value)
     assert re.search(words, message)
-    assert f"the checkpoint of iteration 3 in {tmp_path / 'broken'} stands" in message
+    assert f"the checkpoint of iteration 3 in {tmp_path / 'broken'} stays valid" in message
     if how == "raise":
         assert "in step" in message  # the traceback, down to the line
     flag.unlink()
@@ -146,7 +146,7 @@ def test_without_a_radius_and_a_channel_rcpo_is_pcpo():
     env = hf.disturb("Pendulum-v1", cost=spinning, horizon=10)
     agent = hf.train(env, "rcpo", iterations=1, **{**QUICK, "batch_size": 40})
     assert np.isfinite(parameters(agent)).all()
-    with pytest.raises(ValueError, match="radius: nothing of Pendulum-v1 can be disturbed"):
+    with pytest.raises(ValueError, match="radius: Pendulum-v1 has no disturbance"):
         hf.stress(agent, radii=[0.1], episodes=2)
 
 

@@ -1,4 +1,4 @@
-"""Doing the same thing many times, in the way that suits the device, or on several of them."""
+"""Loops over arrays that suit the device, and arrays divided over several devices."""
 
 from __future__ import annotations
 
@@ -23,42 +23,43 @@ _AXIS, _WHOLE = "episodes", PartitionSpec()
 
 
 def side_by_side(function: Callable[..., Any], *arrays: Any) -> Any:
-    """`function` over the leading axis: all at once on an accelerator, in turn on a CPU.
+    """Map a function over the leading axis: by `vmap` on an accelerator, by a loop on a CPU.
 
-    A CPU has no use for more width than one batch already has, and its batched products are slower.
+    One batch already fills a CPU, and its batched matrix products are slower.
     """
     if jax.default_backend() == "cpu":
         return lax.map(lambda each: function(*each), arrays)
     return jax.vmap(function)(*arrays)
 
 
-def check_devices(count: int) -> None:
-    """Refuses to divide episodes over devices that are not there.
+def row(tree: T, i: int | Array) -> T:
+    """Return entry i of the leading axis of every array in a pytree."""
+    return jax.tree.map(lambda leaf: leaf[i], tree)
 
-    Raises:
-        ValueError: it is not a number of devices, or there are fewer.
-    """
+
+def check_devices(count: int) -> None:
+    """Raise a ValueError if `count` is not a number of available devices."""
     check_whole_number("devices", count, least=1)
     here = jax.devices()
     if count > len(here):
         raise ValueError(
-            f"devices: there are {len(here)} here ({here[0].platform}), got {count}; a CPU counts as "
-            "several with XLA_FLAGS=--xla_force_host_platform_device_count=N"
+            f"devices: expected at most {len(here)} ({here[0].platform}), got {count}; "
+            "XLA_FLAGS=--xla_force_host_platform_device_count=N divides a CPU into N devices"
         )
 
 
 def over_devices(count: int) -> contextlib.AbstractContextManager[Any]:
-    """Within this, what `spread` is given is divided over so many devices; one is as without it."""
+    """Return a context in which `spread` divides arrays over `count` devices."""
     return contextlib.nullcontext() if count == 1 else jax.set_mesh(_mesh(count))
 
 
 def on_devices(tree: Any, count: int) -> Any:
-    """The arrays, whole on each of so many devices; where that is one, as they are."""
+    """Return the arrays copied to each of `count` devices."""
     return tree if count == 1 else jax.device_put(tree, NamedSharding(_mesh(count), _WHOLE))
 
 
 def whole(tree: Any) -> Any:
-    """Inside a program, the arrays whole on every device that `over_devices` names."""
+    """Return the arrays copied to every device of `over_devices`, inside a compiled program."""
     if device_count() == 1:
         return tree
     return jax.tree.map(lambda leaf: lax.with_sharding_constraint(leaf, _WHOLE), tree)
@@ -70,12 +71,12 @@ def _mesh(count: int) -> Mesh:
 
 
 def device_count() -> int:
-    """How many devices episodes are divided over, in `over_devices`; otherwise one."""
+    """Return the number of devices of `over_devices`, or one outside of it."""
     return dict(jax.sharding.get_abstract_mesh().shape).get(_AXIS, 1)
 
 
 def spread(tree: Any, axis: int = 0) -> Any:
-    """The arrays with one axis divided over the devices; those that do not divide are left to XLA."""
+    """Return the arrays with one axis divided over the devices, if its length is a multiple of them."""
     count = device_count()
 
     def divided(leaf: Array) -> Array:
@@ -87,11 +88,11 @@ def spread(tree: Any, axis: int = 0) -> Any:
 
 
 def compiled(function: Callable[P, T]) -> Callable[P, T]:
-    """`eqx.filter_jit` of a whole program, without the search for the fastest product on a GPU.
+    """Return `eqx.filter_jit(function)` without autotuning of matrix products on a GPU.
 
-    That search takes a third of the compilation and saves a third of the training, so it pays from some
-    nine hundred iterations on (`benchmarks/deep_experiment.py` prints both parts). Whoever sets
-    `--xla_gpu_autotune_level` in XLA_FLAGS has it their way.
+    Autotuning takes a third of the compilation and saves a third of the training: it pays from about
+    900 iterations on (`benchmarks/deep_experiment.py` prints both parts). A value of
+    `--xla_gpu_autotune_level` in XLA_FLAGS has priority.
     """
 
     @functools.cache

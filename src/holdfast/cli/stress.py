@@ -85,7 +85,7 @@ bad input, 130 interrupted."""
         from holdfast._support.files import to_json
         from holdfast.experiments.compilation_cache import use_compilation_cache
         from holdfast.report.training import tests_on
-        from holdfast.simulators.training.loop import TrainingError
+        from holdfast.simulators.environment import TrainingError
         from holdfast.simulators.training.runs import agent_files
 
         use_compilation_cache()

@@ -14,7 +14,7 @@ from holdfast.experiments.jobs import TrainingJob
 from holdfast.experiments.results import DeepResults, Trained
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.stress import stress
-from holdfast.simulators.train import prepare, train
+from holdfast.simulators.train import prepare
 from holdfast.simulators.training import runs
 from holdfast.verbs import as_simulator
 
@@ -86,7 +86,7 @@ def train_job(job: TrainingJob, folder: Path) -> None:
         folder: the experiment's folder.
     """
     out = folder / job.path
-    agents = train(_simulator(job), job.algorithm, out=out, **job.train_arguments())
+    agents = prepare(_simulator(job), job.algorithm, **job.train_arguments()).train(out)
     if job.stress is not None and _finished_stress(out, job) is None:
         stress(agents, **job.stress).save(out / _STRESS)
 

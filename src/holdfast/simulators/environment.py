@@ -1,15 +1,17 @@
-"""The protocol of a simulator: pure functions, with the disturbance an argument of the step.
+"""The protocol of a simulator: pure functions, with the disturbance as an argument of the step.
 
-A step is s' = f(s, a, w). A *kernel* is a distribution of w given (s, a); the nominal one is part of the
-environment. By data processing KL(p(s'|s,a)‖p₀(s'|s,a)) ≤ KL(q(w|s,a)‖q₀(w|s,a)), so whoever bounds the
-disturbance has bounded the kernel.
+A step is s' = f(s, a, w). A *kernel* of a simulator is a distribution of w given (s, a); the nominal one
+belongs to the environment. By the data-processing inequality
+KL(p(s'|s,a)‖p₀(s'|s,a)) ≤ KL(q(w|s,a)‖q₀(w|s,a)): a bound on the disturbance bounds the kernel.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 import math
+import traceback
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -24,9 +26,16 @@ Disturbance = Float[Array, " disturbance"] | Int[Array, ""]
 
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """Actions are vectors; `low` and `high` say what is usual, and the environment what it enforces.
+    """A space of action vectors.
 
-    Infinite bounds are allowed: then actions have no scale of their own.
+    Arguments:
+        low: lowest usual value of each entry; the environment decides what it enforces.
+        high: highest usual value of each entry. With infinite bounds actions have no scale.
+
+    Example:
+        >>> import holdfast as hf
+        >>> hf.environments.Box((-1.0, 0.0), (1.0, 2.0)).size
+        2
     """
 
     low: tuple[float, ...]
@@ -34,7 +43,7 @@ class Box:
 
     @property
     def size(self) -> int:
-        """Length of an action."""
+        """The length of an action."""
         return len(self.low)
 
     @property
@@ -45,17 +54,30 @@ class Box:
 
 @dataclasses.dataclass(frozen=True)
 class Discrete:
-    """Actions are whole numbers from 0 to `count` - 1."""
+    """A space of actions 0, …, `count` − 1.
+
+    Example:
+        >>> import holdfast as hf
+        >>> hf.environments.Discrete(2).count
+        2
+    """
 
     count: int
 
 
 @dataclasses.dataclass(frozen=True)
 class GaussianNoise:
-    """The nominal disturbance is a vector of `size` independent standard normal numbers.
+    """A nominal disturbance of `size` independent standard normal numbers.
 
-    `channel` and `scale` say where it enters and how far one unit moves what it moves: that choice is
-    the nominal kernel, and it is written into every run.
+    Arguments:
+        size: length of the disturbance.
+        channel: where the disturbance enters, in words. Every run records it.
+        scale: change caused by one unit of each entry; it defines the nominal kernel.
+
+    Example:
+        >>> import holdfast as hf
+        >>> hf.environments.PointGather().disturbance.size
+        3
     """
 
     size: int
@@ -65,13 +87,34 @@ class GaussianNoise:
 
 @dataclasses.dataclass(frozen=True)
 class Outcomes:
-    """The disturbance is the index of one of `count` outcomes; their probabilities depend on (s, a)."""
+    """A disturbance that is the index of one of `count` outcomes with probabilities given by (s, a).
+
+    Example:
+        >>> import holdfast as hf
+        >>> hf.environments.TableSimulator(hf.environments.gambler()).disturbance
+        Outcomes(count=2)
+    """
 
     count: int
 
 
 class Step(NamedTuple):
-    """What a step gives back. After `terminated` nothing is paid any more."""
+    """The result of a step.
+
+    Attributes:
+        state: next state.
+        observation: next observation of the policy.
+        reward: reward of the step.
+        costs: costs of the step.
+        terminated: whether the episode ended; later rewards and costs are ignored.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, holdfast as hf
+        >>> env = hf.environments.PointGather()
+        >>> state, _ = env.reset(jax.random.PRNGKey(0))
+        >>> env.step(state, jnp.zeros(2), jnp.zeros(3)).costs.shape
+        (1,)
+    """
 
     state: State
     observation: Float[Array, " observation"]
@@ -81,38 +124,42 @@ class Step(NamedTuple):
 
 
 class Environment(eqx.Module):
-    """A simulator as pure functions of one state; whoever samples it maps them over thousands.
+    """A simulator: pure functions of one state, which training maps over thousands of episodes.
 
-    Every array in it (its `parameters`) is a leaf of a pytree, so that an environment with other physics
-    is another argument of the same compiled program.
+    Every array of an environment is a pytree leaf: environments that differ only in physical parameters
+    share a compiled program. Subclasses define the abstract properties and functions below. Training
+    keeps the time and cuts episodes after `horizon` steps.
 
-    Subclasses give the properties and functions below. Time is kept outside: an episode that reaches
-    `horizon` steps is cut, and that is no business of the environment's.
+    Example:
+        >>> import holdfast as hf
+        >>> env = hf.environments.PointGather(horizon=20)
+        >>> env.horizon, env.cost_names
+        (20, ('bombs',))
     """
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """What runs and messages call it."""
+        """The name used in run folders and messages."""
 
     @property
     @abc.abstractmethod
     def horizon(self) -> int:
-        """Steps after which an episode is cut."""
+        """The number of steps after which an episode is cut."""
 
     @property
     @abc.abstractmethod
     def observation_size(self) -> int:
-        """Length of what the policy sees."""
+        """The length of an observation of the policy."""
 
     @property
     @abc.abstractmethod
     def feature_size(self) -> int:
-        """Length of what critics and adversaries see."""
+        """The length of the features of critics and adversaries."""
 
     @property
     def nature_feature_size(self) -> int:
-        """Length of what `nature_features` gives."""
+        """The length of `nature_features`."""
         space = self.action_space
         if isinstance(space, Box):
             return 2 * self.feature_size + space.size
@@ -121,7 +168,7 @@ class Environment(eqx.Module):
     @property
     @abc.abstractmethod
     def action_space(self) -> Box | Discrete:
-        """What the policy chooses from."""
+        """The action space."""
 
     @property
     @abc.abstractmethod
@@ -131,85 +178,85 @@ class Environment(eqx.Module):
     @property
     @abc.abstractmethod
     def cost_names(self) -> tuple[str, ...]:
-        """The costs, in the order in which a step returns them."""
+        """The names of the costs, in the order of `Step.costs`."""
 
     @property
     def cost_limits(self) -> tuple[float, ...] | None:
-        """The limits that belong to the environment, if it has any."""
+        """The environment's own limits, or None."""
         return None
 
     @property
     def discount(self) -> float | None:
-        """The discount that belongs to the environment, if it has one."""
+        """The environment's own discount, or None."""
         return None
 
     @property
     def is_one_hot(self) -> bool:
-        """Whether observations and features are indicators of a state, to be left as they are."""
+        """Whether observations and features are one-hot; they are then not normalised."""
         return False
 
     @property
     def is_hosted(self) -> bool:
-        """Whether steps are taken outside JAX: some thousands a second, and without derivatives."""
+        """Whether steps run outside JAX, at thousands per second and without derivatives."""
         return False
 
     @property
     def is_replayable(self) -> bool:
-        """Whether a step can be taken again from a saved state, as nature's lookahead does."""
+        """Whether a saved state can be stepped again, as the tilted kernel's lookahead requires."""
         return True
 
     @property
     def failure(self) -> BaseException | None:
-        """What went wrong outside JAX, if anything did."""
+        """The exception raised outside JAX, or None."""
         return None
 
     def forget_failure(self) -> None:
-        """What went wrong has been told."""
+        """Clear `failure` after it was reported."""
         return
 
     def close(self) -> None:
-        """Ends what runs outside JAX, until it is needed again."""
+        """Stop processes outside JAX; the next step starts them again."""
         return
 
     @property
     def most_copies(self) -> int | None:
-        """How many episodes may run side by side; None for any number."""
+        """The largest number of episodes side by side, or None for any number."""
         return None
 
     @abc.abstractmethod
     def reset(self, key: PRNGKeyArray) -> tuple[State, Float[Array, " observation"]]:
-        """The beginning of an episode."""
+        """Return the initial state and observation of an episode."""
 
     @abc.abstractmethod
     def step(self, state: State, action: Action, disturbance: Disturbance) -> Step:
-        """One step under a given disturbance."""
+        """Return the result of one step under the given disturbance."""
 
     def reset_rows(self, keys: PRNGKeyArray) -> tuple[State, Float[Array, "rows observation"]]:
-        """As many beginnings as keys; simulators outside JAX make them all at once."""
+        """Return one initial state and observation per key."""
         return jax.vmap(self.reset)(keys)
 
     def step_rows(self, states: State, actions: Array, disturbances: Array) -> Step:
-        """A step of each; simulators outside JAX take them all at once."""
+        """Return the result of one step of every row."""
         return jax.vmap(self.step)(states, actions, disturbances)
 
     def listens(self, state: State) -> Bool[Array, ""]:
-        """Whether the next step depends on its disturbance at all.
+        """Return whether the next step depends on its disturbance.
 
-        It does not where what is drawn stays through an episode and has been drawn.
+        It does not if the disturbance is drawn once per episode, after the first step.
         """
         del state
         return jnp.array(True)
 
     @abc.abstractmethod
     def features(self, state: State) -> Float[Array, " features"]:
-        """The whole state as a vector: critics and adversaries see all of it, and the clock besides."""
+        """Return the full state as a vector, for critics and adversaries; training adds the clock."""
 
     def nature_features(self, state: State, action: Action) -> Float[Array, " nature"]:
-        """What an adversary sees: the state and the action, in a form that is easy to learn from.
+        """Return the state and the action as a vector, for adversaries.
 
-        With continuous actions that is also where the step would lead if nothing disturbed it. With
-        discrete ones each action has a copy of the features to itself, so that on a table a linear
-        function of them is a table over (s, a).
+        For continuous actions the vector also contains the features of the undisturbed next state. For
+        discrete actions each action has its own copy of the features: on a table a linear function of
+        the vector is a table over (s, a).
         """
         features, space = self.features(state), self.action_space
         if isinstance(space, Box):
@@ -219,20 +266,20 @@ class Environment(eqx.Module):
         return jnp.outer(jax.nn.one_hot(action, space.count), features).ravel()
 
     def outcome_probabilities(self, state: State, action: Action) -> Float[Array, " outcomes"]:
-        """The nominal distribution of the disturbance, where that is `Outcomes`."""
+        """Return the nominal distribution of the disturbance, if it is `Outcomes`."""
         del state, action
-        raise TypeError(f"{self.name}: its disturbance is not an outcome's index")
+        raise TypeError(f"{self.name}: the disturbance is not the index of an outcome")
 
     @property
     def parameters(self) -> dict[str, float]:
-        """The physical parameters that `with_parameters` can change, by name."""
+        """The physical parameters that `with_parameters` can change."""
         return {}
 
     def with_parameters(self, **changes: float) -> Self:
-        """The same environment with other physics.
+        """Return the same environment with other physical parameters.
 
         Raises:
-            ValueError: there is no parameter of that name.
+            ValueError: there is no parameter of this name.
         """
         for name in changes:
             if name not in self.parameters:
@@ -246,7 +293,7 @@ class Environment(eqx.Module):
         )
 
     def description(self) -> dict[str, Any]:
-        """All that defines it, as values that JSON can hold."""
+        """Return JSON values that identify the environment; runs record them."""
         return {
             "name": self.name,
             "horizon": self.horizon,
@@ -256,3 +303,91 @@ class Environment(eqx.Module):
             },
             "parameters": {name: float(jax.device_get(v)) for name, v in self.parameters.items()},
         }
+
+
+class TrainingError(RuntimeError):
+    """Training or evaluation cannot continue; the last checkpoint stays valid.
+
+    A value was not finite, or a simulator outside JAX failed.
+
+    Example:
+        >>> import holdfast as hf
+        >>> issubclass(hf.TrainingError, RuntimeError)
+        True
+    """
+
+
+def host_failure(env: Environment, error: Exception, kept: str = "") -> Exception:
+    """Return the exception to raise for a failed program: the simulator's own failure if it has one."""
+    failure = env.failure
+    if failure is None:
+        return error
+    env.forget_failure()
+    text = "".join(traceback.format_exception(failure)).rstrip()
+    return TrainingError(f"{env.name} failed{kept}:\n{text}")
+
+
+def check_disturbed(env: Environment, radius: float) -> None:
+    """Raise a ValueError if a simulator outside JAX has no disturbance or cannot use this device."""
+    if not env.is_hosted:
+        return
+    noise = env.disturbance
+    if radius > 0 and isinstance(noise, GaussianNoise) and not any(noise.scale):
+        raise ValueError(
+            f"radius: {env.name} has no disturbance, got radius {radius:g}; choose a channel, as in "
+            "hf.disturb(…, channel=hf.Parameters(mass=0.3))"
+        )
+    if not env.is_replayable and jax.default_backend() != "cpu":
+        raise ValueError(
+            f"environment: {env.name} must be stepped in order; set JAX_PLATFORMS=cpu for it"
+        )
+
+
+def check_environment(env: Environment) -> None:
+    """Trace a reset and a step, and raise a ValueError if a shape or type breaks the protocol."""
+    key = jax.eval_shape(lambda: jax.random.PRNGKey(0))
+    state, observation = jax.eval_shape(env.reset, key)
+    space, noise = env.action_space, env.disturbance
+    action = _vector(space.size if isinstance(space, Box) else None)
+    drawn = _vector(noise.size if isinstance(noise, GaussianNoise) else None)
+    step = jax.eval_shape(env.step, state, action, drawn)
+    expected = [
+        ("reset gives an observation", observation, (env.observation_size,)),
+        ("features", jax.eval_shape(env.features, state), (env.feature_size,)),
+        ("step gives an observation", step.observation, (env.observation_size,)),
+        ("step gives a reward", step.reward, ()),
+        ("step gives costs", step.costs, (len(env.cost_names),)),
+        ("step gives terminated", step.terminated, ()),
+    ]
+    if isinstance(noise, Outcomes):
+        rows = jax.eval_shape(env.outcome_probabilities, state, action)
+        expected.append(("outcome_probabilities", rows, (noise.count,)))
+    for what, found, shape in expected:
+        if tuple(found.shape) != shape:
+            raise ValueError(
+                f"environment: {env.name}: {what} of shape {tuple(found.shape)}, expected {shape}"
+            )
+    if step.terminated.dtype != bool:
+        raise ValueError(
+            f"environment: {env.name}: terminated is {step.terminated.dtype}, expected bool"
+        )
+    before, after = _shapes(state), _shapes(step.state)
+    for old, new in itertools.zip_longest(before, after, fillvalue="nothing"):
+        if old != new:
+            raise ValueError(
+                f"environment: {env.name}: step changes the form of the state, from {old} to {new}"
+            )
+
+
+def _vector(size: int | None) -> jax.ShapeDtypeStruct:
+    """Return the shape of a vector, or of a whole number if there is no size."""
+    if size is None:
+        return jax.ShapeDtypeStruct((), jnp.int32)
+    return jax.ShapeDtypeStruct((size,), jnp.float32)
+
+
+def _shapes(state: State) -> list[str]:
+    return [
+        f"{jax.tree_util.keystr(path) or 'the state'} {leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+    ]

@@ -12,12 +12,16 @@ from holdfast._support.arguments import check_whole_number
 from holdfast.simulators.certificates.attack import FrozenPolicy, played_length
 from holdfast.simulators.certificates.attack_plan import AttackPlan, Callback, StressLevels
 from holdfast.simulators.certificates.stress_result import Stress
-from holdfast.simulators.environment import Environment, GaussianNoise
+from holdfast.simulators.environment import (
+    Environment,
+    GaussianNoise,
+    check_disturbed,
+    host_failure,
+)
 from holdfast.simulators.nature.adversary import Nature, kernel_name
 from holdfast.simulators.policy.agent import Agent
-from holdfast.simulators.training.learner import Plan
-from holdfast.simulators.training.loop import check_disturbed, host_failure
-from holdfast.simulators.training.settings import AdversarySettings
+from holdfast.simulators.training.rollout import Signal
+from holdfast.simulators.training.settings import AdversarySettings, Plan, cost_limits
 
 # Radii around the paper's 0.2, each twice the one before: a worst case grows with the square root.
 RADII = (0.05, 0.1, 0.2, 0.4)
@@ -191,19 +195,20 @@ def frozen_agent(
 ) -> tuple[FrozenPolicy, tuple[float, ...]]:
     """Return an agent's fixed policy in a simulator, and the agent's limits."""
     settings = dataclasses.replace(agent.settings, cost_limit=agent.limits)
+    limits = cost_limits(env, settings)
     plan = Plan.create(env, settings, robust=True, constrained=True)
     policy, observations = jax.tree.map(jnp.asarray, (agent.policy, agent.observations))
     frozen = FrozenPolicy(
         env=env,
         policy=policy,
         observations=observations,
-        signals=plan.signals,
+        signals=Signal.of(plan),
         length=played_length(env.horizon, plan.discounts, plan.bootstrap),
         hidden=settings.hidden,
         critic_learning_rate=settings.critic_learning_rate,
         deterministic=bool(deterministic),
     )
-    return frozen, plan.limits
+    return frozen, limits
 
 
 def _labels(agents: Sequence[Agent]) -> tuple[str, ...]:

@@ -1,57 +1,58 @@
-"""The verb for simulators: `train`."""
+"""The verb `train`, and the run that it performs."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from holdfast._support.arguments import check_whole_number
-from holdfast.registry import Algorithm
-from holdfast.simulators.environment import Environment
+from holdfast._support.devices import check_devices, on_devices, over_devices, row
+from holdfast._version import __version__
+from holdfast.registry import SIMULATOR_ALGORITHMS, Algorithm
+from holdfast.simulators.environment import (
+    Environment,
+    TrainingError,
+    check_disturbed,
+    check_environment,
+    host_failure,
+)
 from holdfast.simulators.policy.agent import Agent
-from holdfast.simulators.training.loop import Callback, Run, TrainingError
-from holdfast.simulators.training.settings import AdversarySettings, Settings
+from holdfast.simulators.training import checkpoint, runs
+from holdfast.simulators.training.learner import (
+    Learner,
+    RunNumbers,
+    first_learners,
+    iterations,
+    start,
+)
+from holdfast.simulators.training.settings import Plan, Settings, cost_limits, read_settings
+from holdfast.simulators.training.tensorboard import event_log
 
-__all__ = ["TrainingError", "prepare", "train"]
+__all__ = ["TrainingError", "TrainingRun", "prepare", "train"]
 
+Row = dict[str, Any]
+Callback = Callable[[Sequence[Row]], None]
+AnyAlgorithm = str | Algorithm | Callable[..., Any]
 
-@overload
-def train(
-    environment: Environment,
-    algorithm: str | Algorithm = ...,
-    *,
-    seeds: None = ...,
-    seed: int = ...,
-    steps: int | None = ...,
-    out: str | PathLike[str] | None = ...,
-    callback: Callback | None = ...,
-    devices: int = ...,
-    **settings: Any,
-) -> Agent: ...
-
-
-@overload
-def train(
-    environment: Environment,
-    algorithm: str | Algorithm = ...,
-    *,
-    seeds: int | Sequence[int],
-    seed: int = ...,
-    steps: int | None = ...,
-    out: str | PathLike[str] | None = ...,
-    callback: Callback | None = ...,
-    devices: int = ...,
-    **settings: Any,
-) -> list[Agent]: ...
+# Iterations per compiled call. On an accelerator every call is a synchronisation with the host; on a
+# CPU it costs nothing, and rows appear one by one.
+_CPU_CHUNK, _ACCELERATOR_CHUNK = 1, 10
 
 
 def train(
     environment: Environment,
-    algorithm: str | Algorithm = "rcpo",
+    algorithm: AnyAlgorithm = "rcpo",
     *,
     seeds: int | Sequence[int] | None = None,
     seed: int = 0,
@@ -59,37 +60,41 @@ def train(
     out: str | PathLike[str] | None = None,
     callback: Callback | None = None,
     devices: int = 1,
+    algorithm_settings: object = None,
     **settings: Any,
 ) -> Agent | list[Agent]:
-    """Trains a policy that keeps its limits under the worst-case kernels of a simulator.
+    """Train a policy that keeps its limits under the worst-case kernels of a simulator.
 
     Arguments:
-        environment: a name in `hf.environments.SIMULATORS`, a table, a simulator of your own, what
-            `hf.disturb` gives, or a Gymnasium environment or its id.
-        algorithm: "rcpo", or without an adversary "pcpo", "cpo" and, without limits, "trpo".
-        seeds: how many policies to train side by side, with seeds 0, 1, …, or which, as in [1, 4]; a
-            list of agents comes back. On a CPU each is what it would be if it were trained alone.
-        seed: of the one policy that is trained where `seeds` is left out.
-        steps: simulator steps in the batches of policy updates, instead of `iterations`.
-        out: folder for metrics, checkpoints and the agents, and TensorBoard's events where it is there.
-            Where the folder holds the same run already, training goes on from its checkpoint, and gives
-            the same as if it had never stopped; a finished run's agents come back at once, and with more
-            iterations it is carried further.
-        callback: called with the rows of each few iterations, one for every iteration and seed.
-        devices: over which the episodes of every batch are divided, rounded up to as many on each. What
-            comes out is that of one device up to rounding where their number divides every batch, and
-            a run may go on with another number, no longer bit for bit; `run.json` says so.
+        environment: a registered name, a table, an `Environment`, the result of `hf.disturb`, or a
+            Gymnasium environment or its id.
+        algorithm: "rcpo"; "pcpo" or "cpo", without an adversary; "trpo", without limits either; the
+            name of a registered algorithm; an `Algorithm`; or a function
+            `(plan, environment, state) -> (state, metrics)` that performs one iteration.
+        seeds: number of policies to train side by side, with seeds 0, 1, …, or a list of seeds; the
+            result is then a list of agents. On a CPU each agent is the one that its seed gives alone.
+        seed: seed of a single policy.
+        steps: simulator steps in the batches of policy updates, in place of `iterations`.
+        out: folder for metrics, checkpoints, agents and TensorBoard events. If it contains the same
+            run, training continues from its checkpoint, with the same result as an uninterrupted run.
+            A finished run returns its agents, and continues if there are more iterations.
+        callback: function called with the rows of a few iterations, one per iteration and seed.
+        devices: number of devices over which the episodes of every batch are divided. Up to rounding
+            the result is that of one device if the number divides every batch. A run may continue
+            on another number, no longer bit for bit; `run.json` records it.
+        algorithm_settings: settings of the algorithm, as its settings record or a mapping; they reach
+            the algorithm's function as `plan.algorithm_settings`.
         **settings: fields of `Settings`, such as radius, cost_limit, limit_on, iterations, batch_size
             and trust_region; adversary takes an `AdversarySettings` or a mapping.
 
     Returns:
-        The agent, or with `seeds` a list of them.
+        The agent, or with `seeds` a list of agents.
 
     Raises:
-        ValueError: an argument cannot be used, or `out` holds another run or a damaged one; the message
-            says which, before any work, and nothing is overwritten.
-        TrainingError: the simulator returned something that is not finite, or failed; the last
-            checkpoint stands.
+        ValueError: an argument cannot be used, or `out` contains another run or a damaged one. The
+            message names it; nothing is overwritten.
+        TrainingError: the simulator returned a value that is not finite, or failed; the last
+            checkpoint stays valid.
 
     Example:
         >>> import holdfast as hf
@@ -99,7 +104,14 @@ def train(
         ((-6.0,), True)
     """
     run = prepare(
-        environment, algorithm, seeds=seeds, seed=seed, steps=steps, devices=devices, **settings
+        environment,
+        algorithm,
+        seeds=seeds,
+        seed=seed,
+        steps=steps,
+        devices=devices,
+        algorithm_settings=algorithm_settings,
+        **settings,
     )
     agents = run.train(None if out is None else Path(out), callback)
     return agents[0] if seeds is None else agents
@@ -107,17 +119,23 @@ def train(
 
 def prepare(
     environment: Environment,
-    algorithm: str | Algorithm,
+    algorithm: AnyAlgorithm,
     *,
     seeds: int | Sequence[int] | None = None,
     seed: int = 0,
     steps: int | None = None,
     devices: int = 1,
+    algorithm_settings: object = None,
     **settings: Any,
-) -> Run:
-    """The run that `train` would do, with everything checked and nothing done."""
-    return Run.create(
-        environment, algorithm, _settings(settings, steps), _seeds(seed, seeds), devices
+) -> TrainingRun:
+    """Return the run that `train` performs, after all checks of its arguments."""
+    return TrainingRun.create(
+        environment,
+        algorithm,
+        read_settings(settings, steps),
+        _seeds(seed, seeds),
+        devices,
+        algorithm_settings,
     )
 
 
@@ -134,44 +152,250 @@ def _seeds(seed: int, seeds: int | Sequence[int] | None) -> tuple[int, ...]:
     chosen = tuple(seeds)
     for each in chosen:
         check_whole_number("seed", each, least=0)
-        if each >= 2**32:
+        if each >= 2**32:  # keys are made of 32 bits
             raise ValueError(f"seed: expected a whole number under 2**32, got {each}")
     if not chosen or len(set(chosen)) != len(chosen):
-        raise ValueError(f"seeds: expected different ones, at least one, got {list(chosen)}")
+        raise ValueError(f"seeds: expected at least one, all different, got {list(chosen)}")
     return tuple(int(each) for each in chosen)
 
 
-def _settings(given: dict[str, Any], steps: int | None) -> Settings:
-    """The settings, from whatever numbers and sequences were given for them."""
-    adversary = given.get("adversary", {})
-    if isinstance(adversary, AdversarySettings):
-        adversary = dataclasses.asdict(adversary)
-    plain = _plain(Settings, {k: v for k, v in given.items() if k != "adversary"})
-    limit = plain.pop("cost_limit", None)
-    if limit is not None:
-        plain["cost_limit"] = limit if isinstance(limit, tuple) else (limit,)
+def _algorithm(given: AnyAlgorithm) -> Algorithm:
+    if isinstance(given, str):
+        given = SIMULATOR_ALGORITHMS.find(given)
+    if isinstance(given, Algorithm):
+        return given
+    if not callable(given):
+        raise ValueError(f"algorithm: expected a name, an Algorithm or a function, got {given!r}")
+    return Algorithm(getattr(given, "__name__", type(given).__name__), given)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingRun:
+    """A training run: everything that determines its result.
+
+    Attributes:
+        env: the simulator.
+        algorithm: the algorithm.
+        settings: all settings.
+        limits: limit of every cost.
+        plan: the static part, compiled into the program.
+        seeds: the seeds.
+        description: the content of `run.json`.
+    """
+
+    env: Environment
+    algorithm: Algorithm
+    settings: Settings
+    limits: tuple[float, ...]
+    plan: Plan
+    seeds: tuple[int, ...]
+    description: Mapping[str, Any]
+
+    @classmethod
+    def create(
+        cls,
+        env: Environment,
+        algorithm: AnyAlgorithm,
+        settings: Settings,
+        seeds: tuple[int, ...],
+        devices: int = 1,
+        algorithm_settings: object = None,
+    ) -> Self:
+        """Return the run after all checks that need no training.
+
+        Raises:
+            ValueError: an argument cannot be used; the message names it.
+        """
+        chosen = _algorithm(algorithm)
+        if settings.radius > 0 and not chosen.robust:
+            raise ValueError(
+                f"radius: {chosen.name} uses the nominal kernel, got {settings.radius}; use rcpo"
+            )
+        check_disturbed(env, settings.radius)
+        if env.is_hosted and settings.adversary.gradient == "pathwise":
+            raise ValueError(
+                f"gradient: {env.name} runs outside JAX and has no derivatives; use 'score'"
+            )
+        if env.is_hosted and devices > 1:
+            raise ValueError(f"devices: {env.name} runs outside JAX, on one device; got {devices}")
+        check_devices(devices)
+        limits = cost_limits(env, settings)
+        plan = Plan.create(
+            env,
+            settings,
+            robust=chosen.robust,
+            constrained=chosen.constrained,
+            devices=devices,
+            algorithm_settings=chosen.read_settings(algorithm_settings),
+        )
+        check_environment(env)
+        description = _describe(env, chosen.name, settings, limits, plan, seeds)
+        run = cls(env, chosen, settings, limits, plan, seeds, description)
+        run.state_shapes()  # raises if the kernel does not fit the environment
+        return run
+
+    def describe(self) -> dict[str, Any]:
+        """Return the content of `run.json`."""
+        return dict(self.description)
+
+    def train(self, out: Path | None, callback: Callback | None = None) -> list[Agent]:
+        """Perform the missing iterations and return the agents."""
+        try:
+            if out is None:
+                return self._agents(self._advance(self.first(), 0, callback))
+            return self._train_in(out, callback)
+        finally:
+            self.env.close()
+
+    def _train_in(self, out: Path, callback: Callback | None) -> list[Agent]:
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"out: {out} is not a folder")
+        runs.check_same(out, self.description)
+        with runs.locked(out):
+            learners, done = checkpoint.resume(out, self.description, self.state_shapes())
+            if learners is None:
+                learners = self.first()
+                checkpoint.save_learners(out, self.description, learners, 0)
+            if done < self.settings.iterations:
+                with event_log(out, self.description) as write_events:
+
+                    def record(learners: Learner, rows: list[Row], seconds: float) -> None:
+                        runs.append_rows(out, rows, seconds)
+                        done = rows[-1]["iteration"] + 1
+                        checkpoint.save_learners(out, self.description, learners, done)
+                        write_events(rows)
+
+                    learners = self._advance(learners, done, callback, record, f" in {out}")
+            agents = self._agents(learners)
+            runs.write_agents(out, agents)
+        return agents
+
+    def first(self) -> Learner:
+        """Return the initial state of every seed."""
+        return first_learners(self.plan, self.env, *self._start())
+
+    def state_shapes(self) -> Learner:
+        """Return the shapes of the state of every seed."""
+        return eqx.filter_eval_shape(first_learners, self.plan, self.env, *self._start())
+
+    def _start(self) -> tuple[RunNumbers, jax.Array]:
+        return start(self.settings, self.limits, self.seeds)
+
+    def _advance(
+        self,
+        learners: Learner,
+        done: int,
+        callback: Callback | None,
+        record: Callable[[Learner, list[Row], float], None] | None = None,
+        where: str = "",
+    ) -> Learner:
+        """Perform the remaining iterations, a few at a time, and record each."""
+        total, devices = self.settings.iterations, self.plan.devices
+        chunk = _CPU_CHUNK if jax.default_backend() == "cpu" else _ACCELERATOR_CHUNK
+        learners = on_devices(learners, devices)
+        while done < total:
+            count = min(chunk, total - done)
+            kept = f"; the checkpoint of iteration {done}{where} stays valid" if where else ""
+            start = time.perf_counter()
+            try:
+                with over_devices(devices):
+                    learners, metrics = iterations(
+                        self.algorithm, self.plan, chunk, self.env, learners, jnp.asarray(count)
+                    )
+                rows = self._rows(jax.device_get(metrics), done, count)
+            except jax.errors.JaxRuntimeError as error:
+                raise host_failure(self.env, error, kept) from None
+            self._check_finite(rows, learners, kept)
+            if record is not None:
+                record(learners, rows, (time.perf_counter() - start) / count)
+            if callback is not None:
+                callback(rows)
+            done += count
+        return learners
+
+    def _rows(self, metrics: Mapping[str, np.ndarray], done: int, count: int) -> list[Row]:
+        return [
+            {
+                "iteration": done + i,
+                "seed": seed,
+                **{name: np.asarray(value[i][s]).tolist() for name, value in metrics.items()},
+            }
+            for i in range(count)
+            for s, seed in enumerate(self.seeds)
+        ]
+
+    def _check_finite(self, rows: list[Row], learners: Learner, kept: str) -> None:
+        """Raise a TrainingError before a value that is not finite is written or returned."""
+        for each in rows:
+            where = f"in iteration {each['iteration']} of seed {each['seed']}"
+            bad = each.pop("bad_step", -1)
+            if bad >= 0:
+                raise TrainingError(
+                    f"{self.env.name} returned a value that is not finite at step {bad} of an "
+                    f"episode, {where}{kept}"
+                )
+            for name, value in each.items():
+                if not np.isfinite(value).all():
+                    raise TrainingError(f"{name} on {self.env.name} is not finite {where}{kept}")
+        for path, leaf in jax.tree_util.tree_leaves_with_path(jax.device_get(learners)):
+            healthy = np.isfinite(leaf).reshape(len(self.seeds), -1).all(1)
+            if not healthy.all():
+                raise TrainingError(
+                    f"training on {self.env.name} diverged: "
+                    f"{jax.tree_util.keystr(path).lstrip('.')} is not finite after iteration "
+                    f"{rows[-1]['iteration']} of seed {self.seeds[int(np.argmin(healthy))]}{kept}"
+                )
+
+    def _agents(self, learners: Learner) -> list[Agent]:
+        learners = jax.device_get(learners)
+        trained = (learners.policy, learners.sight.observations)
+        return [
+            Agent(
+                *jax.tree.map(np.asarray, row(trained, i)),
+                algorithm=self.algorithm.name,
+                settings=self.settings,
+                limits=self.limits,
+                seed=seed,
+                environment=self.env,
+                description=self.description["environment"],
+            )
+            for i, seed in enumerate(self.seeds)
+        ]
+
+
+def _describe(
+    env: Environment,
+    algorithm: str,
+    settings: Settings,
+    limits: tuple[float, ...],
+    plan: Plan,
+    seeds: tuple[int, ...],
+) -> dict[str, Any]:
+    """Return the content of `run.json`, as JSON gives it back."""
+    device = jax.devices()[0]
     try:
-        inner = _plain(AdversarySettings, dict(adversary))
-        settings = Settings.from_dict({**plain, "adversary": inner})
-    except TypeError as error:
-        raise ValueError(f"settings: {error}") from error
-    if steps is None:
-        return settings
-    if "iterations" in given:
-        raise ValueError("steps: give either steps or iterations, not both")
-    check_whole_number("steps", steps, least=1)
-    return dataclasses.replace(settings, iterations=-(-int(steps) // settings.batch_size))
-
-
-def _plain(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Python's own numbers and tuples for those of NumPy, JAX or lists; 1 is 1.0 where that is meant."""
-    real = {field.name for field in dataclasses.fields(kind) if "float" in str(field.type)}
-
-    def plain(value: Any, name: str) -> Any:
-        if isinstance(value, list | tuple):
-            return tuple(plain(each, name) for each in value)
-        if hasattr(value, "tolist"):
-            return plain(value.tolist(), name)
-        return float(value) if type(value) is int and name in real else value
-
-    return {name: plain(value, name) for name, value in given.items()}
+        environment = json.loads(json.dumps(env.description(), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"environment: the description of {env.name} cannot be written as JSON ({error})"
+        ) from error
+    own = plan.algorithm_settings
+    description = {
+        "format": runs.FORMAT,
+        "algorithm": algorithm,
+        **({} if own is None else {"algorithm_settings": dataclasses.asdict(own)}),
+        "environment": environment,
+        "costs": list(env.cost_names),
+        "settings": settings.to_dict(),
+        "limits": list(limits),
+        "robust": plan.robust,
+        "constrained": plan.constrained,
+        "seeds": list(seeds),
+        "made_with": {
+            "holdfast": __version__,
+            "jax": jax.__version__,
+            "device": f"{device.platform}: {device.device_kind}",
+            "devices": plan.devices,
+        },
+    }
+    return json.loads(json.dumps(description))

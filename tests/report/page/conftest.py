@@ -20,9 +20,8 @@ from holdfast.report.page.collect import Kept, collect
 from holdfast.report.solution import write_solution
 from holdfast.simulators.certificates.intervals import ConfidenceInterval, Measured
 from holdfast.simulators.certificates.stress_result import Row, Stress
-from holdfast.simulators.train import prepare
+from holdfast.simulators.train import TrainingRun, prepare
 from holdfast.simulators.training import runs
-from holdfast.simulators.training.loop import Run
 from holdfast.verbs import as_simulator
 
 ODD_NAME = "<b>x&y"
@@ -82,7 +81,9 @@ def metrics(iteration: int, seed: int) -> dict:
     }
 
 
-def prepared(algorithm: str = "rcpo", *, seeds: int = 2, iterations: int = 6, **more) -> Run:
+def prepared(
+    algorithm: str = "rcpo", *, seeds: int = 2, iterations: int = 6, **more
+) -> TrainingRun:
     if algorithm == "rcpo":
         more = {"radius": 0.2, **more}
     return prepare(
@@ -90,7 +91,7 @@ def prepared(algorithm: str = "rcpo", *, seeds: int = 2, iterations: int = 6, **
     )
 
 
-def train_folder(folder: Path, run: Run, done: int, *, with_agents: bool = False) -> Path:
+def train_folder(folder: Path, run: TrainingRun, done: int, *, with_agents: bool = False) -> Path:
     """A run as `train` leaves it after some iterations, without the minutes of training."""
     folder.mkdir(parents=True)
     runs.write_description(folder, run.describe())
@@ -170,7 +171,7 @@ def experiment_folder(folder: Path, *results: Results, version: str = hf.__versi
 
 
 @pytest.fixture(scope="session")
-def gather_run() -> Run:
+def gather_run() -> TrainingRun:
     return prepared()
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 
 import holdfast as hf
-from holdfast.registry import SIMULATOR_ALGORITHMS as ALGORITHMS
 from holdfast.simulators.train import train
 
 
@@ -32,11 +31,6 @@ def test_ends_where_tabular_rcpo_does():
     assert found.reward.worst >= 0.97 * best
     assert found.reward.worst <= best * (1 + 1e-4)  # nothing beats it by more than it left undone
     assert found.constraints[0].margin >= 0
-
-
-def test_pcpo_is_rcpo_without_an_adversary():
-    assert ALGORITHMS["pcpo"].function is ALGORITHMS["rcpo"].function
-    assert not ALGORITHMS["pcpo"].robust
 
 
 def test_an_active_constraint_is_held_in_the_worst_case():

@@ -10,16 +10,19 @@ import pytest
 
 from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.simulators.nature.adversary import Nature, attack
-from holdfast.simulators.nature.kernels import GaussianMixture
+from holdfast.simulators.nature.gaussian_mixture import GaussianMixture
 from holdfast.simulators.policy.networks import MLP, Policy
-from holdfast.simulators.training.rollout import Sight, Signal, rollout
+from holdfast.simulators.training.rollout import Player, Sight, Signal, rollout
 from holdfast.simulators.training.settings import AdversarySettings
 
 RATE = 1e-3
 DISCOUNT = 0.8
 EPISODES = 400
 SIGHT = Sight(None, None, None, clock=False)
-SIGNAL = Signal(jnp.array(DISCOUNT), jnp.array(0.9), bootstrap=True)
+
+
+def signal(index):
+    return Signal(index, jnp.array(DISCOUNT), jnp.array(0.9), bootstrap=True)
 
 
 def linear():
@@ -60,13 +63,13 @@ def settings_for(env, gradient):
 
 @functools.partial(jax.jit, static_argnums=5)
 def updated(nature, env, policy, index, key, settings):
-    return attack(nature, env, policy, SIGHT, SIGNAL, index, key, settings, RATE)
+    return attack(nature, Player(env, policy, SIGHT), signal(index), key, settings, RATE)
 
 
 @jax.jit
-def returns(kernel, critic, env, policy, index, key):
+def returns(kernel, env, policy, index, key):
     """Discounted returns of the signal without what follows the cut, which is little here."""
-    batch = rollout(env, policy, SIGHT, kernel, critic, index, DISCOUNT, key, 4 * EPISODES)
+    batch = rollout(Player(env, policy, SIGHT), kernel, key, 4 * EPISODES)
     powers = DISCOUNT ** jnp.arange(env.horizon)[:, None]
     return (powers * batch.signals[..., index]).sum(0)
 
@@ -82,8 +85,8 @@ def test_an_update_lowers_the_signal(gradient):
         where = jnp.array(index)
         after = updated(before, env, policy, where, jax.random.key(1), settings)
         key = jax.random.key(2)
-        old = np.asarray(returns(before.kernel, before.critic, env, policy, where, key))
-        new = np.asarray(returns(after.kernel, before.critic, env, policy, where, key))
+        old = np.asarray(returns(before.kernel, env, policy, where, key))
+        new = np.asarray(returns(after.kernel, env, policy, where, key))
         change = new - old
         assert change.mean() < -3 * change.std() / np.sqrt(len(change))
 
@@ -95,7 +98,7 @@ def test_a_cost_rises_towards_its_worst_case_and_not_beyond():
     for i in range(3):
         nature = updated(nature, env, policy, jnp.array(1), jax.random.key(i), settings)
     key = jax.random.key(9)
-    args = (nature.critic, env, policy, jnp.array(1), key)
+    args = (env, policy, jnp.array(1), key)
     utility = np.asarray(returns(nature.kernel, *args))
     nominal = np.asarray(returns(with_radius_zero(nature.kernel), *args))
     error = np.hypot(utility.std(), nominal.std()) / np.sqrt(len(utility))

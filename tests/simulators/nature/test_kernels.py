@@ -8,14 +8,11 @@ import scipy.stats
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from holdfast.simulators.nature.kernels import (
-    CategoricalKernel,
-    GaussianMixture,
-    Nominal,
-    Situation,
-    TiltedKernel,
-)
+from holdfast.simulators.nature.categorical import CategoricalKernel
+from holdfast.simulators.nature.gaussian_mixture import GaussianMixture
+from holdfast.simulators.nature.tilted import TiltedKernel
 from holdfast.simulators.policy.networks import MLP
+from holdfast.simulators.training.rollout import Nominal, Situation
 from holdfast.uncertainty import KL
 
 ROWS, COMPONENTS, SIZE = 64, 2, 3

@@ -176,7 +176,7 @@ def test_what_is_no_agent_is_refused_with_its_path(tmp_path):
         hf.load(tmp_path / "hollow")
     with pytest.raises(ValueError, match="missing: there is no such file"):
         hf.load(tmp_path / "missing")
-    with pytest.raises(ValueError, match="holds no training run"):
+    with pytest.raises(ValueError, match="contains no training run"):
         hf.load(tmp_path)
     agent = agent_of(BOX)
     bent = dataclasses.replace(agent, policy=agent_of(BOX, hidden=(8,)).policy)

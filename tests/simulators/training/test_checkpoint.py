@@ -95,16 +95,16 @@ def test_what_does_not_fit_is_named(path):
         return checkpoint.load(path, "checkpoint", jax.eval_shape(lambda: tree() | changes))
 
     with pytest.raises(
-        ValueError, match=r"file.safetensors: .*'count'.* is int32\[\] and should be int32\[2\]"
+        ValueError, match=r"file.safetensors: .*'count'.* is int32\[\], expected int32\[2\]"
     ):
         load(count=jnp.zeros(2, int))
-    with pytest.raises(ValueError, match=r"'count'.* should be float32\[\]"):
+    with pytest.raises(ValueError, match=r"'count'.* expected float32\[\]"):
         load(count=jnp.zeros(()))
-    with pytest.raises(ValueError, match=r"'more'.* is missing"):
+    with pytest.raises(ValueError, match=r"'more'.* is nothing, expected float32"):
         load(more=jnp.zeros(()))
-    with pytest.raises(ValueError, match=r"'count'.* is not expected"):
+    with pytest.raises(ValueError, match=r"'count'.* is int32\[\], expected nothing"):
         load(count=None)
-    with pytest.raises(ValueError, match="holds one checkpoint, not one agent"):
+    with pytest.raises(ValueError, match="contains one checkpoint, expected one agent"):
         checkpoint.read_header(path, "agent")
 
 
@@ -116,23 +116,27 @@ def test_a_later_format_is_refused_by_its_name(tmp_path, monkeypatch):
         checkpoint.read_header(tmp_path / "new", "checkpoint")
 
 
-def test_lines_after_the_checkpoint_and_half_a_line_are_forgotten(tmp_path):
-    path = tmp_path / "metrics.jsonl"
+def test_a_run_that_resumes_drops_rows_after_the_checkpoint_and_half_a_line(tmp_path):
+    metrics, timings = tmp_path / "metrics.jsonl", tmp_path / "timings.jsonl"
+    description = {"format": runs.FORMAT, "seeds": [0, 1], "made_with": {"jax": "1"}}
     rows = [{"iteration": i, "seed": s, "value": 0.1 + i} for i in range(4) for s in (0, 1)]
-    runs.append_lines(path, rows)
-    whole = path.read_bytes()
-    with path.open("ab") as file:
+    for i in range(4):
+        runs.append_rows(tmp_path, rows[2 * i : 2 * i + 2], seconds=0.5)
+    whole = metrics.read_bytes()
+    with metrics.open("ab") as file:
         file.write(b'{"iteration": 4, "se')
-    assert runs.read_lines(path) == rows
-    runs.keep_lines(path, 4, 2)
-    assert path.read_bytes() == whole
-    runs.keep_lines(path, 3, 2)
-    assert runs.read_lines(path) == rows[:6]
+    assert runs.read_lines(metrics) == rows
+    assert runs.read_lines(timings) == [{"iteration": i, "seconds": 0.5} for i in range(4)]
+    runs.truncate(tmp_path, 4, description)
+    assert metrics.read_bytes() == whole
+    runs.truncate(tmp_path, 3, description)
+    assert runs.read_lines(metrics) == rows[:6]
+    assert len(runs.read_lines(timings)) == 3
     with pytest.raises(ValueError, match=r"metrics.jsonl: has 6 of the 8 rows"):
-        runs.keep_lines(path, 4, 2)
-    path.write_text('{"iteration": 0}\n{"iteration": \n{"iteration": 2}\n')
+        runs.truncate(tmp_path, 4, description)
+    metrics.write_text('{"iteration": 0}\n{"iteration": \n{"iteration": 2}\n')
     with pytest.raises(ValueError, match=r"metrics.jsonl: damaged in line 2"):
-        runs.keep_lines(path, 2, 1)
+        runs.truncate(tmp_path, 2, description)
 
 
 def test_numbers_that_are_not_finite_do_not_reach_the_disk(tmp_path):

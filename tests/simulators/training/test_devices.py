@@ -17,7 +17,7 @@ import jax
 import holdfast as hf
 from holdfast._support.devices import on_devices, over_devices, side_by_side
 from holdfast.registry import SIMULATOR_ALGORITHMS as ALGORITHMS
-from holdfast.simulators.algorithms import _iteration
+from holdfast.simulators.training.learner import sample
 from holdfast.simulators.train import prepare
 from holdfast.environments import TableSimulator
 
@@ -46,10 +46,10 @@ train("mixed", 2, 3)
 
 # What becomes of the batch, seeds in turn as on a CPU, and seeds at once as on accelerators.
 run = prepare(env, "rcpo", devices=2, iterations=1, **settings)
-learners = on_devices(run._first(), 2)
+learners = on_devices(run.first(), 2)
 
 def work(learner):
-    batches = _iteration.sample(run.plan, env, learner)[1].batches
+    batches = sample(run.plan, env, learner)[1].batches
     return batches, ALGORITHMS["rcpo"].function(run.plan, env, learner)[1]["reward"]
 
 def both(mapped):
@@ -142,8 +142,8 @@ def test_a_run_goes_on_with_another_number_and_says_so(done):
 
 def test_what_cannot_be_is_refused(done):
     found, _ = done
-    assert found["refused"].startswith("devices: there are 2 here (cpu), got 3;")
+    assert found["refused"].startswith("devices: expected at most 2 (cpu), got 3;")
     with pytest.raises(ValueError, match=r"^devices: expected a whole number of at least 1, got 0"):
         hf.train("n-chain", devices=0)
-    with pytest.raises(ValueError, match=r"^devices: .*CartPole-v1 is stepped outside JAX"):
+    with pytest.raises(ValueError, match=r"^devices: .*CartPole-v1 runs outside JAX"):
         hf.train(hf.disturb("CartPole-v1", cost=lambda *_: 0.0), cost_limit=1.0, devices=2)

@@ -11,9 +11,10 @@ import pytest
 import holdfast as hf
 from holdfast.environments.table_simulator import TableSimulator
 from holdfast.simulators.environment import Box, Environment, GaussianNoise, Step
-from holdfast.simulators.nature.kernels import Nominal
 from holdfast.simulators.policy.networks import MLP, Critic, Normaliser, Policy
 from holdfast.simulators.training.rollout import (
+    Nominal,
+    Player,
     Sight,
     Signal,
     critic_inputs,
@@ -86,9 +87,10 @@ CRITIC = affine_critic([0.3, -0.2, 0.05, 0.7], bias=0.1, mean=2.0, spread=1.5)
 
 
 @functools.partial(jax.jit, static_argnames="keep_states")
-def played(env, kernel, signal, discount, key, keep_states=False):
+def played(env, kernel, index, discount, key, keep_states=False):
+    player, how = Player(env, POLICY, PLAIN), signal(discount, 1.0, True, index)
     return rollout(
-        env, POLICY, PLAIN, kernel, CRITIC, signal, discount, key, EPISODES, keep_states=keep_states
+        player, kernel, key, EPISODES, critic=CRITIC, signal=how, keep_states=keep_states
     )
 
 
@@ -157,8 +159,8 @@ def test_critics_see_the_clock_where_there_is_one(batch):
 # --- returns and advantages
 
 
-def signal(discount, gae, bootstrap):
-    return Signal(jnp.asarray(discount), jnp.asarray(gae), bootstrap)
+def signal(discount, gae, bootstrap, index=0):
+    return Signal(jnp.asarray(index), jnp.asarray(discount), jnp.asarray(gae), bootstrap)
 
 
 def reference(batch, values, paid, discount, gae, bootstrap):
@@ -193,8 +195,8 @@ compiled_estimate = jax.jit(estimate)
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_estimates_equal_a_slow_reference(batch, bootstrap, gae, index):
     discount = 0.8
-    how = signal(discount, gae, bootstrap)
-    found = compiled_estimate(batch, CRITIC, PLAIN, how, jnp.array(index))
+    how = signal(discount, gae, bootstrap, index)
+    found = compiled_estimate(batch, CRITIC, PLAIN, how)
     inputs = np.asarray(critic_inputs(batch, PLAIN), float)
     values = 2.0 + 1.5 * (inputs @ [0.3, -0.2, 0.05, 0.7] + 0.1)
     paid = np.asarray(batch.signals, float)[..., index]
@@ -207,13 +209,13 @@ def test_estimates_equal_a_slow_reference(batch, bootstrap, gae, index):
     np.testing.assert_allclose(found.weights, weights, rtol=1e-6)
     targets = np.asarray(found.targets)
     np.testing.assert_allclose(targets[alive], (advantages + values[:-1])[alive], atol=2e-4)
-    each = episode_returns(batch, how, index, jnp.asarray(values[-1], jnp.float32))
+    each = episode_returns(batch, how, jnp.asarray(values[-1], jnp.float32))
     np.testing.assert_allclose(each, returns, rtol=1e-5, atol=1e-5)
 
 
 def test_with_no_critic_advantages_are_what_is_still_to_come(batch):
     zero = affine_critic(np.zeros(4))
-    found = compiled_estimate(batch, zero, PLAIN, signal(0.7, 1.0, False), jnp.array(0))
+    found = compiled_estimate(batch, zero, PLAIN, signal(0.7, 1.0, False))
     paid = np.asarray(batch.signals)[..., 0]
     to_come = np.zeros(EPISODES)
     for t in reversed(range(HORIZON)):
@@ -240,7 +242,7 @@ def test_nothing_after_the_end_counts():
     found = played(env, Nominal(CANDIDATES), 0, 0.9, jax.random.key(3), keep_states=True)
     assert found.first_bad_step() == -1
     assert (np.asarray(found.signals)[~np.asarray(found.alive)] == 0).all()
-    seen = compiled_estimate(found, CRITIC, PLAIN, signal(0.8, 0.5, True), jnp.array(0))
+    seen = compiled_estimate(found, CRITIC, PLAIN, signal(0.8, 0.5, True))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(seen))
 
 
@@ -249,8 +251,8 @@ def test_features_after_the_end_do_not_reach_advantages(batch):
     over[1:] |= np.asarray(batch.terminated)
     broken = batch._replace(features=jnp.where(over[..., None], jnp.nan, batch.features))
     how = signal(0.8, 0.5, True)
-    good = compiled_estimate(batch, CRITIC, PLAIN, how, jnp.array(0))
-    found = compiled_estimate(broken, CRITIC, PLAIN, how, jnp.array(0))
+    good = compiled_estimate(batch, CRITIC, PLAIN, how)
+    found = compiled_estimate(broken, CRITIC, PLAIN, how)
     np.testing.assert_array_equal(found.advantages, good.advantages)
     np.testing.assert_array_equal(found.value, good.value)
 
@@ -288,10 +290,8 @@ def test_states_come_as_often_as_the_table_says(disturbance):
         MLP((jnp.asarray(logits, jnp.float32),), (jnp.zeros(2),)), None, env.action_space
     )
     episodes = 8_000
-    critic = affine_critic(np.zeros(6))
-    play = jax.jit(
-        lambda key: rollout(env, policy, PLAIN, Nominal.create(env), critic, 0, 0.9, key, episodes)
-    )
+    player = Player(env, policy, PLAIN)
+    play = jax.jit(lambda key: rollout(player, Nominal.create(env), key, episodes))
     batch = play(jax.random.key(0))
     kernel = model.transitions.dense()
     chances = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)

@@ -17,10 +17,8 @@ from holdfast.environments.point_gather import PointGather
 from holdfast.environments.point_gather_episode import Episode
 from holdfast.report.page.content import Arena, Drive
 from holdfast.simulators.training import runs
-from holdfast.simulators.training.learner import Learner
-from holdfast.simulators.training.loop import Run
-from holdfast.simulators.training.rollout import Batch, rollout
-from holdfast.simulators.training.settings import Settings
+from holdfast.simulators.training.learner import Learner, read_learners
+from holdfast.simulators.training.rollout import Batch, Signal, rollout
 
 _EPISODES = 3
 
@@ -47,7 +45,7 @@ def arena_block(folder: Path, description: Mapping[str, Any]) -> Arena | None:
     }
     about = "A purple arrow is the disturbance of the step, drawn three times as long."
     if description["robust"] and (folder / runs.CHECKPOINT).is_file():
-        episodes |= _against_adversaries(folder, description, env)
+        episodes |= _against_adversaries(folder, env)
         about += " The adversaries are those at the end of training, each within the radius."
     return Arena(
         key="episodes",
@@ -60,13 +58,9 @@ def arena_block(folder: Path, description: Mapping[str, Any]) -> Arena | None:
     )
 
 
-def _against_adversaries(
-    folder: Path, description: Mapping[str, Any], env: PointGather
-) -> dict[str, Episode]:
+def _against_adversaries(folder: Path, env: PointGather) -> dict[str, Episode]:
     """Return episodes of the first seed under the learned worst case of each signal."""
-    settings = Settings.from_dict(description["settings"])
-    run = Run.create(env, description["algorithm"], settings, tuple(description["seeds"]))
-    learner = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), run.read_checkpoint(folder))
+    learner = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), read_learners(folder, env))
     found = {}
     for index, name in enumerate(("reward", *env.cost_names)):
         batch, last, taken = _play(env, learner, jnp.asarray(index), jax.random.PRNGKey(0))
@@ -81,16 +75,14 @@ def _play(
 ) -> tuple[Batch, Any, jax.Array]:
     """Return episodes under one signal's kernel, the states after them, and the actions taken."""
     nature = jax.tree.map(lambda leaf: leaf[index], learner.natures)
+    signal = Signal(index, jnp.ones(()), jnp.ones(()), bootstrap=False)
     batch = rollout(
-        env,
-        learner.policy,
-        learner.sight,
+        learner.player(env),
         nature.kernel,
-        nature.critic,
-        index,
-        1.0,
         key,
         _EPISODES,
+        critic=nature.critic,
+        signal=signal,
         keep_states=True,
     )
     taken = learner.policy.to_environment(batch.actions)

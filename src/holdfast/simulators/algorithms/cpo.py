@@ -1,31 +1,25 @@
-"""CPO: improvement and constraints in one step, under the nominal kernel (Achiam et al., 2017)."""
+"""CPO: improvement within the constraints, under the nominal kernel (Achiam et al., 2017)."""
 
 from __future__ import annotations
 
 from holdfast.registry import Algorithm
-from holdfast.simulators.algorithms._iteration import (
-    Metrics,
-    land,
-    learn,
-    linearise,
-    measure,
-    sample,
-    summarise,
-)
 from holdfast.simulators.environment import Environment
-from holdfast.simulators.steps.local_model import cpo_step
-from holdfast.simulators.training.learner import Learner, Plan
+from holdfast.simulators.steps.local_model import improve_within, recover_unless
+from holdfast.simulators.steps.trust_region import line_search, linearise
+from holdfast.simulators.training.learner import Learner, Metrics, learn, measure, sample
+from holdfast.simulators.training.settings import Plan
 
 
-def iterate(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metrics]:
-    """One iteration: equation (8) by Taylor expansion, from its own dual."""
+def cpo(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metrics]:
+    """Perform one iteration of CPO: the Taylor expansion of equation (8), solved exactly."""
     learner, samples = sample(plan, env, learner)
     learner, metrics = measure(plan, env, learner, samples)
-    outlook = linearise(plan, learner, samples)
-    step = cpo_step(outlook.model)
-    landing = land(plan, learner, outlook, step)
-    learner = learn(plan, learner, samples, landing.policy, step)
-    return learner, metrics | summarise(landing, step)
+    local = linearise(plan, learner, samples)
+    step = improve_within(local.model)
+    step = recover_unless(step.met, local.model, step)
+    landing = line_search(learner.policy, local, step, plan.settings)
+    learner = learn(plan, learner, samples, landing.policy, step.recovered)
+    return learner, metrics | landing.metrics(step)
 
 
-ALGORITHM = Algorithm("cpo", iterate, robust=False)
+ALGORITHM = Algorithm("cpo", cpo, robust=False)

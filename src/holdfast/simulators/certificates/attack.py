@@ -12,14 +12,20 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from holdfast._support.devices import compiled, side_by_side
+from holdfast._support.devices import compiled, row, side_by_side
 from holdfast.simulators.certificates.wrapped import Prolonged
 from holdfast.simulators.environment import Environment
 from holdfast.simulators.nature.adversary import Nature, attack, layers
-from holdfast.simulators.nature.kernels import Kernel, Nominal, Situation
 from holdfast.simulators.policy.networks import Critic, Normaliser, Policy
-from holdfast.simulators.training.learner import looked_at
-from holdfast.simulators.training.rollout import Sight, Signal, rollout
+from holdfast.simulators.training.rollout import (
+    DisturbanceKernel,
+    Nominal,
+    Player,
+    Sight,
+    Signal,
+    Situation,
+    rollout,
+)
 from holdfast.simulators.training.settings import AdversarySettings
 
 # 30,000 steps estimate the mean and spread of every feature within about 1 %.
@@ -54,6 +60,10 @@ class FrozenPolicy(eqx.Module):
     critic_learning_rate: float = eqx.field(static=True)
     deterministic: bool = eqx.field(static=True)
 
+    def player(self, env: Environment, sight: Sight) -> Player:
+        """Return the policy in a simulator."""
+        return Player(env, self.policy, sight, self.deterministic)
+
 
 class Attackers(NamedTuple):
     """Trained adversaries along a leading axis, and the value each leaves of its own signal."""
@@ -87,22 +97,11 @@ def watch(frozen: FrozenPolicy, key: PRNGKeyArray) -> Sight:
     sight = _sight(frozen)
     if env.is_one_hot:
         return sight
-    batch = rollout(
-        env,
-        frozen.policy,
-        sight,
-        _Watched(Nominal.create(env)),
-        _unused_critic(env),
-        0,
-        1.0,
-        key,
-        -(-_WARM_UP_STEPS // env.horizon),
-        deterministic=frozen.deterministic,
-    )
+    player, episodes = frozen.player(env, sight), -(-_WARM_UP_STEPS // env.horizon)
+    batch = rollout(player, _Watched(Nominal.create(env)), key, episodes)
     features, nature = map(Normaliser.create, (env.feature_size, env.nature_feature_size))
-    fitted = looked_at(
-        Sight(None, features, nature, sight.clock), jax.tree.map(lambda leaf: leaf[None], batch)
-    )
+    batches = jax.tree.map(lambda leaf: leaf[None], batch)
+    fitted = Sight(None, features, nature, sight.clock).updated(batches)
     return Sight(frozen.observations, fitted.features, fitted.nature, sight.clock)
 
 
@@ -132,26 +131,15 @@ def train_attackers(
 
     def one(index: Array, radius: Array, key: Array) -> Attackers:
         start, train, judge = jax.random.split(key, 3)
-        signal = jax.tree.map(lambda leaf: leaf[index], frozen.signals)
+        signal = row(frozen.signals, index)
         nature = Nature.create(start, frozen.env, radius, settings, hidden, rate)
 
         def update(nature: Nature, key: Array) -> tuple[Nature, None]:
-            after = attack(
-                nature,
-                frozen.env,
-                frozen.policy,
-                sight,
-                signal,
-                index,
-                key,
-                settings,
-                rate,
-                deterministic=frozen.deterministic,
-            )
-            return after, None
+            player = frozen.player(frozen.env, sight)
+            return attack(nature, player, signal, key, settings, rate), None
 
         nature, _ = lax.scan(update, nature, jax.random.split(train, settings.updates))
-        returns = _play(frozen, sight, nature.kernel, nature.critic, index, judge, judged_on)
+        returns = _play(frozen, sight, nature.kernel, judge, judged_on, nature.critic, signal)
         return Attackers(nature, returns[:, index].mean())
 
     # Networks this small gain nothing from tensor cores, whose products have 10 bits of mantissa.
@@ -170,7 +158,8 @@ def play_attack(
 ) -> Float[Array, "episodes signals"]:
     """Return the sum of every signal in each episode, under one trained adversary."""
     with jax.default_matmul_precision("float32"):
-        return _play(frozen, sight, nature.kernel, nature.critic, index, key, episodes)
+        signal = row(frozen.signals, index)
+        return _play(frozen, sight, nature.kernel, key, episodes, nature.critic, signal)
 
 
 @compiled
@@ -178,19 +167,18 @@ def play_nominal(
     frozen: FrozenPolicy, key: PRNGKeyArray, episodes: int
 ) -> Float[Array, "episodes signals"]:
     """Return the sum of every signal in each episode, under the environment's nominal noise."""
-    kernel, critic = Nominal.create(frozen.env), _unused_critic(frozen.env)
     with jax.default_matmul_precision("float32"):
-        return _play(frozen, _sight(frozen), kernel, critic, jnp.array(0), key, episodes)
+        return _play(frozen, _sight(frozen), Nominal.create(frozen.env), key, episodes)
 
 
 def _play(
     frozen: FrozenPolicy,
     sight: Sight,
-    kernel: Kernel,
-    critic: Critic,
-    index: Int[Array, ""],
+    kernel: DisturbanceKernel,
     key: PRNGKeyArray,
     episodes: int,
+    critic: Critic | None = None,
+    signal: Signal | None = None,
 ) -> Float[Array, "episodes signals"]:
     """Return the sum of every signal in each episode, under a kernel that attacks one of them.
 
@@ -202,18 +190,8 @@ def _play(
     at_once = -(-episodes // rounds)
 
     def some(key: Array) -> Float[Array, "episodes signals"]:
-        batch = rollout(
-            env,
-            frozen.policy,
-            sight,
-            kernel,
-            critic,
-            index,
-            signals.discount[index],
-            key,
-            at_once,
-            deterministic=frozen.deterministic,
-        )
+        player = frozen.player(env, sight)
+        batch = rollout(player, kernel, key, at_once, critic=critic, signal=signal)
         if not signals.bootstrap:
             return batch.signals.sum(0)
         powers = signals.discount ** jnp.arange(env.horizon)[:, None, None]
@@ -226,11 +204,6 @@ def _play(
 def _sight(frozen: FrozenPolicy) -> Sight:
     """Return inputs without normalisers for critics and adversaries."""
     return Sight(frozen.observations, None, None, not frozen.signals.bootstrap)
-
-
-def _unused_critic(env: Environment) -> Critic:
-    """Return a critic for kernels that use none."""
-    return Critic.create(jax.random.PRNGKey(0), env.feature_size + 1, ())
 
 
 class _Watched(eqx.Module):

@@ -1,27 +1,32 @@
-"""Learning the worst case: a kernel that follows the gradient of its own signal's value downwards."""
+"""The adversary of one signal: a kernel that descends the gradient of the signal's value, and a critic.
+
+This is Algorithm 1's inner loop, p ← Proj(p − β∇_p V), in the form of equations (22) and (24): gradient
+descent on the parameters ξ of a disturbance kernel. The projection is part of every kernel.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jax import lax
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from holdfast._support.devices import spread
 from holdfast.simulators.environment import Environment, GaussianNoise
-from holdfast.simulators.nature.kernels import (
-    CategoricalKernel,
-    GaussianMixture,
-    Kernel,
-    Nominal,
-    TiltedKernel,
-)
-from holdfast.simulators.policy.networks import MLP, Critic, Policy
-from holdfast.simulators.training.fitting import fit_critic, over_minibatches
+from holdfast.simulators.nature.categorical import CategoricalKernel
+from holdfast.simulators.nature.gaussian_mixture import GaussianMixture
+from holdfast.simulators.nature.tilted import TiltedKernel
+from holdfast.simulators.policy.networks import MLP, Critic
 from holdfast.simulators.training.rollout import (
     Batch,
+    DisturbanceKernel,
+    Nominal,
+    Player,
     Sight,
     Signal,
     critic_inputs,
@@ -30,11 +35,15 @@ from holdfast.simulators.training.rollout import (
 )
 from holdfast.simulators.training.settings import AdversarySettings
 
+# Added to sums of weights and to standard deviations before division. All steps of a batch may have
+# weight zero; then the quotient is zero too. Weights and advantages of order one are not changed by it.
+_TINY = 1e-8
+
 
 class Nature(eqx.Module):
-    """One signal's side of the world: its kernel, its critic, and what trains them."""
+    """The kernel and the critic of one signal, with the state of their optimisers."""
 
-    kernel: Kernel
+    kernel: DisturbanceKernel
     critic: Critic
     kernel_optimiser: optax.OptState
     critic_optimiser: optax.OptState
@@ -49,28 +58,31 @@ class Nature(eqx.Module):
         hidden: tuple[int, ...],
         critic_learning_rate: float,
     ) -> Self:
-        """The nominal kernel where there is no radius, and one close to it where there is."""
+        """Return an adversary close to the nominal kernel; without a radius, the nominal kernel.
+
+        Raises:
+            ValueError: the kernel of the settings does not fit the environment's disturbance.
+        """
         kernel_key, critic_key = jax.random.split(key)
-        kernel: Kernel = Nominal.create(env)
+        kernel: Any = Nominal.create(env)
         if radius is not None:
             kernel = create_kernel(kernel_key, env, radius, settings)
         critic = Critic.create(critic_key, env.feature_size + 1, layers(env, hidden))
-        network = getattr(kernel, "network", None)
         return cls(
             kernel,
             critic,
-            optax.adam(settings.learning_rate).init(network),
+            optax.adam(settings.learning_rate).init(getattr(kernel, "network", None)),
             optax.adam(critic_learning_rate).init(critic.network),
         )
 
 
 def layers(env: Environment, hidden: tuple[int, ...]) -> tuple[int, ...]:
-    """On a table one affine function of the indicators is everything; elsewhere, what was asked for."""
+    """Return the hidden layers; none for one-hot inputs, of which an affine function is a table."""
     return () if env.is_one_hot else hidden
 
 
 def kernel_name(env: Environment, settings: AdversarySettings) -> str:
-    """The kind of kernel that "auto" stands for."""
+    """Return the kernel of the settings, with "auto" replaced by the kernel that fits."""
     if settings.kernel != "auto":
         return settings.kernel
     return "gaussian-mixture" if isinstance(env.disturbance, GaussianNoise) else "categorical"
@@ -78,65 +90,74 @@ def kernel_name(env: Environment, settings: AdversarySettings) -> str:
 
 def create_kernel(
     key: PRNGKeyArray, env: Environment, radius: Float[Array, ""], settings: AdversarySettings
-) -> Kernel:
-    """A kernel of the kind that the settings name."""
-    name = kernel_name(env, settings)
+) -> DisturbanceKernel:
+    """Return the kernel that the settings name."""
+    name, hidden = kernel_name(env, settings), layers(env, settings.hidden)
     if name == "tilted":
         return TiltedKernel.create(env, radius, settings.candidates)
-    kind = GaussianMixture if name == "gaussian-mixture" else CategoricalKernel
-    return kind.create(key, env, radius, layers(env, settings.hidden), settings.components)
+    if name == "categorical":
+        return CategoricalKernel.create(key, env, radius, hidden)
+    return GaussianMixture.create(key, env, radius, hidden, settings.components)
 
 
 def attack(
     nature: Nature,
-    env: Environment,
-    policy: Policy,
-    sight: Sight,
+    player: Player,
     signal: Signal,
-    index: Int[Array, ""],
     key: PRNGKeyArray,
     settings: AdversarySettings,
     critic_learning_rate: float,
-    *,
-    deterministic: bool = False,
 ) -> Nature:
-    """One update of a signal's kernel against a policy, on a batch of its own; its critic follows."""
-    episodes = settings.episodes(env.horizon)
-    pathwise = settings.gradient == "pathwise" and hasattr(nature.kernel, "network")
+    """Return the adversary after one update against the player, on a batch of its own.
+
+    Arguments:
+        nature: the adversary.
+        player: the policy in its simulator.
+        signal: the signal whose value the adversary lowers.
+        key: random key of the batch.
+        settings: settings of the adversary.
+        critic_learning_rate: Adam learning rate of its critic.
+    """
+    learned = hasattr(nature.kernel, "network")
+    pathwise = learned and settings.gradient == "pathwise"
     batch = rollout(
-        env,
-        policy,
-        sight,
+        player,
         nature.kernel,
-        nature.critic,
-        index,
-        signal.discount,
         key,
-        episodes,
-        deterministic=deterministic,
+        settings.episodes(player.env.horizon),
+        critic=nature.critic,
+        signal=signal,
         keep_states=pathwise,
     )
-    found = estimate(batch, nature.critic, sight, signal, index)
-    # Where nothing was heard, nature learns nothing: what it said is noise.
-    counted = found.weights * batch.heard
-    critic, critic_optimiser = fit_critic(
-        nature.critic,
-        optax.adam(critic_learning_rate),
-        nature.critic_optimiser,
-        critic_inputs(batch, sight)[:-1],
+    found = estimate(batch, nature.critic, player.sight, signal)
+    # Steps that ignore their disturbance are masked out of the adversary's loss.
+    weights = found.weights * batch.heard
+    after = fit_critic(
+        nature,
+        critic_inputs(batch, player.sight)[:-1],
         found.targets,
         batch.alive,
+        rate=critic_learning_rate,
         epochs=settings.epochs,
         minibatches=settings.minibatches,
     )
-    kernel, optimiser = nature.kernel, nature.kernel_optimiser
+    if not learned:
+        return after
     if pathwise:
-        kernel, optimiser = _pathwise(
-            nature, env, policy, sight, signal, index, batch, counted, key, settings
-        )
-    elif hasattr(kernel, "network"):
-        kernel, optimiser = _by_score(nature, batch, sight, found.advantages, counted, settings)
-    return Nature(kernel, critic, optimiser, critic_optimiser)
+        loss, data = _pathwise(nature, player, signal, batch, weights, key)
+    else:
+        loss, data = _score(nature, batch, player.sight, found.advantages, weights, settings.clip)
+    kernel: Any = nature.kernel
+    network, optimiser = descend(
+        (kernel.network, nature.kernel_optimiser),
+        lambda network, part: loss(eqx.tree_at(lambda k: k.network, kernel, network), part),
+        data,
+        rate=settings.learning_rate,
+        epochs=settings.epochs,
+        minibatches=settings.minibatches,
+    )
+    kernel = eqx.tree_at(lambda k: k.network, kernel, network)
+    return Nature(kernel, after.critic, optimiser, after.critic_optimiser)
 
 
 def _nature_inputs(batch: Batch, sight: Sight) -> Float[Array, "time episodes nature"]:
@@ -144,52 +165,43 @@ def _nature_inputs(batch: Batch, sight: Sight) -> Float[Array, "time episodes na
     return jax.vmap(sight.of_nature)(batch.nature_features, jnp.arange(horizon) / horizon)
 
 
-def _by_score(
-    nature: Nature,
-    batch: Batch,
-    sight: Sight,
-    advantages: Array,
-    weights: Array,
-    settings: AdversarySettings,
-) -> tuple[Kernel, optax.OptState]:
-    """Down the score-function gradient E[∇log q(w|s,a)·A], clipped where the density has moved far."""
+def _mean(weights: Array, values: Array, least: float = _TINY) -> Array:
+    return (weights * values).sum() / jnp.maximum(weights.sum(), least)
+
+
+def _score(
+    nature: Nature, batch: Batch, sight: Sight, advantages: Array, weights: Array, clip: float
+) -> tuple[Callable, tuple]:
+    """Return the loss whose gradient is E[∇log q(w|s,a)·A], clipped as in PPO, and its data."""
     kernel: Any = nature.kernel
     inputs = _nature_inputs(batch, sight)
-    total = jnp.maximum(weights.sum(), 1e-9)
-    mean = (weights * advantages).sum() / total
-    spread = jnp.sqrt((weights * (advantages - mean) ** 2).sum() / total)
-    # Only nature's own direction counts, so its advantages may have any unit.
-    units = jnp.where(weights > 0, (advantages - mean) / (spread + 1e-8), 0.0)
+    mean = _mean(weights, advantages)
+    deviation = jnp.sqrt(_mean(weights, (advantages - mean) ** 2))
+    # Only the direction counts here, so that advantages may be rescaled by their spread.
+    units = jnp.where(weights > 0, (advantages - mean) / (deviation + _TINY), 0.0)
     old = kernel.log_density(inputs, batch.log_nominal, batch.disturbances)
 
-    def loss(network: MLP, part: tuple) -> Array:
+    def loss(changed: Any, part: tuple) -> Array:
         x, log_nominal, drawn, before, units, weight = part
-        changed = eqx.tree_at(lambda k: k.network, kernel, network)
         ratio = jnp.exp(changed.log_density(x, log_nominal, drawn) - before)
-        near = jnp.clip(ratio, 1 - settings.clip, 1 + settings.clip)
+        near = jnp.clip(ratio, 1 - clip, 1 + clip)
         each = jnp.maximum(ratio * units, near * units) + changed.excess(x, log_nominal) ** 2
-        return (weight * each).sum() / jnp.maximum(weight.sum(), 1e-9)
+        return _mean(weight, each)
 
-    data = (inputs, batch.log_nominal, batch.disturbances, old, units, weights)
-    return _descend(nature, loss, data, settings)
+    return loss, (inputs, batch.log_nominal, batch.disturbances, old, units, weights)
 
 
 def _pathwise(
     nature: Nature,
-    env: Environment,
-    policy: Policy,
-    sight: Sight,
+    player: Player,
     signal: Signal,
-    index: Int[Array, ""],
     batch: Batch,
     weights: Array,
     key: PRNGKeyArray,
-    settings: AdversarySettings,
-) -> tuple[Kernel, optax.OptState]:
-    """Down the gradient of E[signal + γV(s')] through the dynamics and the critic."""
-    kernel: Any = nature.kernel
-    critic = nature.critic
-    # Values in units of their spread, as the advantages of the score function are.
+) -> tuple[Callable, tuple]:
+    """Return the loss E[signal + γV(s')], differentiable through dynamics and critic, and its data."""
+    env, sight, critic = player.env, player.sight, nature.critic
+    # Values in units of their spread, like the advantages of the score function.
     unit = critic.returns.spread[0]
     horizon = len(batch.alive)
     times = jnp.broadcast_to((jnp.arange(horizon)[:, None] + 1) / horizon, batch.alive.shape)
@@ -197,50 +209,104 @@ def _pathwise(
 
     def lookahead(state: Any, action: Array, time: Array, disturbance: Array) -> Array:
         there = env.step(state, action, disturbance)
-        worth = jnp.concatenate([there.reward[None], -there.costs])[index]
+        worth = jnp.concatenate([there.reward[None], -there.costs])[signal.index]
         value = critic(sight.of_critic(env.features(there.state), time))
         over = there.terminated | (sight.clock & (time >= 1))
         return worth + jnp.where(over, 0.0, signal.discount * value)
 
-    def loss(network: MLP, part: tuple) -> Array:
+    def loss(changed: Any, part: tuple) -> Array:
         states, actions, x, log_nominal, time, weight, key = part
-        changed = eqx.tree_at(lambda k: k.network, kernel, network)
 
         def expected(state: Any, action: Array, x: Array, logs: Array, t: Array, k: Array) -> Array:
             return changed.expectation(k, x, logs, lambda w: lookahead(state, action, t, w))
 
         each = jax.vmap(expected)(states, actions, x, log_nominal, time, key)
-        each = each / unit + changed.excess(x, log_nominal) ** 2
-        return (weight * each).sum() / jnp.maximum(weight.sum(), 1e-9)
+        return _mean(weight, each / unit + changed.excess(x, log_nominal) ** 2)
 
-    data = (
-        batch.states,
-        policy.to_environment(batch.actions),
-        _nature_inputs(batch, sight),
-        batch.log_nominal,
-        times,
-        weights,
-        keys,
+    actions = player.policy.to_environment(batch.actions)
+    inputs = _nature_inputs(batch, sight)
+    return loss, (batch.states, actions, inputs, batch.log_nominal, times, weights, keys)
+
+
+def fit_critic(
+    nature: Nature,
+    inputs: Float[Array, "time episodes inputs"],
+    targets: Float[Array, "time episodes"],
+    alive: Bool[Array, "time episodes"],
+    *,
+    rate: float,
+    epochs: int,
+    minibatches: int,
+) -> Nature:
+    """Return the adversary with its critic fitted to λ-returns by least squares.
+
+    The loss is in units of the returns' running mean and spread.
+    """
+    critic, counted = nature.critic, alive.astype(jnp.float32)
+    returns = critic.returns.updated(targets[..., None], counted)
+    # Returns grow as the policy learns, so that the running moments forget all but ten batches.
+    returns = eqx.tree_at(
+        lambda r: r.count, returns, jnp.minimum(returns.count, 10.0 * alive.sum())
     )
-    return _descend(nature, loss, data, settings)
+    mean, std = returns.mean[0], jnp.sqrt(returns.square[0]) + _TINY
+
+    def loss(network: MLP, part: tuple[Array, Array, Array]) -> Array:
+        x, goal, weight = part
+        return _mean(weight, (network(x)[..., 0] - goal) ** 2, least=1.0)
+
+    network, optimiser = descend(
+        (critic.network, nature.critic_optimiser),
+        loss,
+        (inputs, (targets - mean) / std, counted),
+        rate=rate,
+        epochs=epochs,
+        minibatches=minibatches,
+    )
+    return Nature(nature.kernel, Critic(network, returns), nature.kernel_optimiser, optimiser)
 
 
-def _descend(
-    nature: Nature, loss: Any, data: tuple, settings: AdversarySettings
-) -> tuple[Kernel, optax.OptState]:
-    kernel: Any = nature.kernel
-    adam = optax.adam(settings.learning_rate)
+def descend(
+    start: tuple[MLP, optax.OptState],
+    loss: Callable[[MLP, Any], Array],
+    data: Any,
+    *,
+    rate: float,
+    epochs: int,
+    minibatches: int,
+) -> tuple[MLP, optax.OptState]:
+    """Return a network and its optimiser after Adam steps on minibatches.
 
-    def update(carry: tuple[MLP, optax.OptState], part: Any) -> tuple[MLP, optax.OptState]:
+    A minibatch consists of whole episodes, as rows (steps, …). Episodes are independent of each other,
+    so that any division of them is random and nothing is shuffled. Episodes left over by the division
+    are not used.
+
+    Arguments:
+        start: the network and the state of its optimiser.
+        loss: function of the network and a minibatch.
+        data: arrays (time, episodes, …).
+        rate: learning rate.
+        epochs: passes over the data.
+        minibatches: parts of a pass; at most one per episode.
+    """
+    episodes = jax.tree.leaves(data)[0].shape[1]
+    minibatches = min(minibatches, episodes)
+    size = episodes // minibatches
+    adam = optax.adam(rate)
+
+    def divided(leaf: Array) -> Array:
+        # Episodes are dealt out in turn: if they are divided over devices, so is each minibatch.
+        steps, more = len(leaf), leaf.shape[2:]
+        parts = leaf[:, : size * minibatches].reshape(steps, size, minibatches, *more)
+        return jnp.moveaxis(parts, (2, 1), (0, 1)).reshape(minibatches, size * steps, *more)
+
+    parts = spread(jax.tree.map(divided, data), axis=1)
+
+    def update(carry: tuple[MLP, optax.OptState], part: Any) -> tuple[Any, None]:
         network, state = carry
         changes, state = adam.update(jax.grad(loss)(network, part), state, network)
-        return optax.apply_updates(network, changes), state
+        return (optax.apply_updates(network, changes), state), None
 
-    network, optimiser = over_minibatches(
-        (kernel.network, nature.kernel_optimiser),
-        data,
-        update,
-        epochs=settings.epochs,
-        minibatches=settings.minibatches,
-    )
-    return eqx.tree_at(lambda k: k.network, kernel, network), optimiser
+    def epoch(carry: tuple[MLP, optax.OptState], _: None) -> tuple[Any, None]:
+        return lax.scan(update, carry, parts)
+
+    return lax.scan(epoch, start, None, length=epochs)[0]

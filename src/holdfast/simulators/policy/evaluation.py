@@ -20,10 +20,9 @@ from holdfast.simulators.certificates.intervals import (
     text_table,
     verdict,
 )
-from holdfast.simulators.environment import Environment
+from holdfast.simulators.environment import Environment, host_failure
 from holdfast.simulators.policy.gymnasium_player import Player
 from holdfast.simulators.stress import check_measurement, common_environment, frozen_agent
-from holdfast.simulators.training.loop import host_failure
 
 if TYPE_CHECKING:
     import gymnasium

@@ -1,8 +1,8 @@
-"""The policy's step on a batch: gradients, Fisher-vector products, conjugate gradients, line search."""
+"""The policy update on a batch: gradients, Fisher products, conjugate gradients and line search."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -11,25 +11,34 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from holdfast._support.devices import side_by_side
+from holdfast._support.devices import row, side_by_side, spread
 from holdfast.simulators.policy.networks import Categorical, Distribution, Gaussian, Policy
+from holdfast.simulators.steps.local_model import LocalModel, PolicyStep, local_model
+from holdfast.simulators.training.learner import Learner, Metrics, Samples, needed
+from holdfast.simulators.training.settings import Plan, StaticSettings
 
 Vector = Float[Array, " n"]
 
+# Sign vectors for the mean diagonal of the Fisher matrix. Four give its size within a factor of about
+# two, which is all that damping needs; each costs one more Fisher product.
 _PROBES = 4
+# Squared residual, relative to the right-hand side, at which conjugate gradients stop: a relative
+# residual of 1e-5, below which single precision brings no progress.
+_SOLVED = 1e-10
 
 
 class Evidence(NamedTuple):
-    """What one signal's batch holds for the policy's step, step by step, an episode after the other.
+    """One signal's batch for the policy update, one row per step, episode after episode.
 
-    In rows, since products over a time and an episode axis are compiled with copies of their factors.
+    Rows are used because XLA compiles products over a time and an episode axis with copies of both
+    factors.
 
     Attributes:
-        inputs: of the policy, normalised.
-        actions: in the policy's units.
-        log_density: of those actions under the policy that took them.
-        advantages: of the signal; centred, never rescaled, or gradient and margin lose their unit.
-        weights: discount^t of the steps taken, over the number of episodes.
+        inputs: normalised inputs of the policy.
+        actions: actions in the policy's units.
+        log_density: log-density of these actions under the policy that took them.
+        advantages: centred advantages. They are not rescaled: gradient and margin share one unit.
+        weights: discount^t of live steps, divided by the number of episodes.
     """
 
     inputs: Float[Array, "rows inputs"]
@@ -39,8 +48,51 @@ class Evidence(NamedTuple):
     weights: Float[Array, " rows"]
 
 
+class Linearisation(NamedTuple):
+    """The local model of the update and the evidence it was computed from, one per signal."""
+
+    model: LocalModel
+    evidence: tuple[Evidence, ...]
+
+
+def linearise(plan: Plan, learner: Learner, samples: Samples) -> Linearisation:
+    """Return g, h, H and b of equations (20) and (21), with H⁻¹ applied to the gradients.
+
+    g and H come from the batch under the reward's kernel, h_i from the batch under constraint i's own.
+    """
+    settings, policy = plan.settings, learner.policy
+    signals = len(plan.discounts) if plan.constrained else 1
+    seen = []
+    for i in range(signals if plan.robust else 1):
+        batch = row(samples.batches, i)
+        seen.append((in_rows(learner.sight.of_policy(batch.observations)), in_rows(batch.actions)))
+    found = []
+    for i in range(signals):
+        each = row(samples.estimates, i)
+        inputs, actions = seen[i if plan.robust else 0]
+        found.append(evidence(policy, inputs, actions, each.advantages, each.weights))
+    flat, unravel = ravel_pytree(policy)
+    gradients = jnp.stack(
+        [jax.grad(lambda v, e=each: surrogate(unravel(v), e))(flat) for each in found]
+    )
+    horizon, episodes = samples.batches.alive.shape[1:]
+    some = max(1, round(settings.fisher_share * episodes)) * horizon
+    inputs, weights = spread((found[0].inputs[:some], found[0].weights[:some]))
+    product = fisher_product(policy, inputs, weights, settings.damping)
+    inverses = conjugate_gradients(product, gradients, settings.cg_steps)
+    model = local_model(
+        gradients[0],
+        gradients[1:],
+        inverses[0],
+        inverses[1:],
+        needed(plan, learner, samples)[: signals - 1],
+        learner.trust_region,
+    )
+    return Linearisation(model, tuple(found))
+
+
 def in_rows(leaf: Shaped[Array, "time episodes *more"]) -> Shaped[Array, "..."]:
-    """Step by step, an episode after the other."""
+    """Return the steps as rows, episode after episode."""
     return jnp.moveaxis(leaf, 1, 0).reshape(-1, *leaf.shape[2:])
 
 
@@ -51,10 +103,11 @@ def evidence(
     advantages: Float[Array, "time episodes"],
     weights: Float[Array, "time episodes"],
 ) -> Evidence:
-    """Advantages centred over the steps that count; the policy's own density beside them.
+    """Return the evidence of one signal, with advantages centred over the live steps.
 
-    Inputs and actions are in rows already, so that signals with one batch between them share theirs.
+    Inputs and actions are rows already: signals with a common batch share them.
     """
+    # 1e-9 only avoids 0/0 for a batch without a live step; weights are of order one.
     mean = (weights * advantages).sum() / jnp.maximum(weights.sum(), 1e-9)
     centred = jnp.where(weights > 0, advantages - mean, 0.0)
     log_density = policy.distribution(inputs).log_density(actions)
@@ -63,7 +116,7 @@ def evidence(
 
 
 def surrogate(policy: Policy, evidence: Evidence) -> Float[Array, ""]:
-    """First-order change of the signal's value, an episode: Σ weights·ratio·advantage."""
+    """Return Σ weights·ratio·advantage, the first-order change of the signal's value."""
     log_density = policy.distribution(evidence.inputs).log_density(evidence.actions)
     ratio = jnp.exp(log_density - evidence.log_density)
     return (evidence.weights * ratio * evidence.advantages).sum()
@@ -75,10 +128,9 @@ def divergence(
     inputs: Float[Array, "*rows inputs"],
     weights: Float[Array, "*rows"],
 ) -> Float[Array, ""]:
-    """E_{d^r}[KL(π‖π_k)] on the steps of a batch, given what π_k does there."""
+    """Return E_{d^r}[KL(π‖π_k)] over the steps of a batch, from the action distributions of π_k."""
     now: Distribution = policy.distribution(inputs)
-    each = now.divergence(old)
-    return (weights * each).sum() / weights.sum()
+    return (weights * now.divergence(old)).sum() / weights.sum()
 
 
 def fisher_product(
@@ -87,13 +139,13 @@ def fisher_product(
     weights: Float[Array, "*rows"],
     damping: float,
 ) -> Callable[[Vector], Vector]:
-    """V → (H + damping·h̄·I)v, with H the Hessian of E_{d^r}[KL(π‖π_k)] at π_k (equation (21)).
+    """Return v ↦ (H + damping·h̄·I)v, with H the Hessian of E_{d^r}[KL(π‖π_k)] at π_k (equation (21)).
 
-    H is JᵀFJ, with J the derivative of the distribution's parameters and F their Fisher matrix. The
-    pass through the network is linearised once, for all products. h̄ is the mean of H's diagonal,
-    estimated from a few fixed sign vectors, so that damping has no unit: the curvature of a table and
-    that of a network differ by orders of magnitude. In directions that a batch says little
-    about, a step without damping follows the batch's noise.
+    H = JᵀFJ, where J is the Jacobian of the distribution's parameters and F their Fisher matrix. The
+    network is linearised once for all products. h̄ is the mean of H's diagonal, estimated from a few
+    fixed sign vectors; it makes damping free of units, since the curvatures of a table and of a network
+    differ by orders of magnitude. Without damping a step follows the noise of the batch in directions
+    about which the batch has little information.
     """
     flat, unravel = ravel_pytree(policy)
     share = weights / weights.sum()
@@ -111,18 +163,15 @@ def fisher_product(
 
 
 def conjugate_gradients(
-    product: Callable[[Vector], Vector],
-    right: Float[Array, "k n"],
-    steps: int,
-    tolerance: float = 1e-10,
+    product: Callable[[Vector], Vector], right: Float[Array, "k n"], steps: int
 ) -> Float[Array, "k n"]:
-    """Solves Hx = b for several b side by side, in so many steps from zero; done early, it rests."""
+    """Return the solutions of Hx = b for several b, after at most `steps` steps from zero."""
 
     def step(_: int, carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         x, residual, direction, square = carry
         curved = side_by_side(product, direction)
         bend = (direction * curved).sum(-1)
-        going = (square > tolerance * scale) & (bend > 0)
+        going = (square > _SOLVED * scale) & (bend > 0)
         length = jnp.where(going, square / jnp.where(going, bend, 1.0), 0.0)[:, None]
         x = x + length * direction
         residual = residual - length * curved
@@ -136,13 +185,13 @@ def conjugate_gradients(
 
 
 class Landing(NamedTuple):
-    """Where the line search ended.
+    """The result of the line search.
 
     Attributes:
-        policy: the new one; the old one where no step was good.
-        accepted: whether a step was taken.
-        backtracks: how often it was shortened.
-        kl: E_{d^r}[KL(π‖π_k)] of the step taken.
+        policy: the new policy, or the old one if no step was accepted.
+        accepted: whether a step was accepted.
+        backtracks: number of times the step was shortened.
+        kl: E_{d^r}[KL(π‖π_k)] of the accepted step.
         gains: surrogate changes of the reward and of every constraint.
     """
 
@@ -152,46 +201,45 @@ class Landing(NamedTuple):
     kl: Float[Array, ""]
     gains: Float[Array, " signals"]
 
+    def metrics(self, step: PolicyStep) -> Metrics:
+        """Return the metrics of the policy update."""
+        return {
+            "kl": self.kl,
+            "accepted": self.accepted,
+            "backtracks": self.backtracks,
+            "recovered": step.recovered,
+            "met": step.met,
+        }
+
 
 def line_search(
-    policy: Policy,
-    step: Vector,
-    batches: Sequence[Evidence],
-    needed: Float[Array, " m"],
-    delta: Float[Array, ""],
-    *,
-    recovering: Bool[Array, ""],
-    decay: float,
-    tries: int,
+    policy: Policy, local: Linearisation, step: PolicyStep, settings: StaticSettings
 ) -> Landing:
-    """The longest step decay^k·x that keeps to the trust region and does what it was taken for.
+    """Return the longest of the steps decay^k·x that keeps the trust region and serves its purpose.
 
-    It must stay within δ, not lower the reward's surrogate unless a constraint is being recovered, and
-    leave every linearised constraint met, or no worse where it cannot be met yet. Where none of the
-    tries does, the policy stays as it is.
+    An accepted step has a KL divergence of at most δ, leaves every linearised constraint satisfied, or
+    no worse if it is violated now, and raises the reward's surrogate unless a constraint is violated
+    now. If none of the tries is accepted, the policy stays unchanged.
 
     Arguments:
-        policy: the one that drew the batches.
-        step: the change of its parameters.
-        batches: the reward's evidence and that of each constraint.
-        needed: b_i, what each constraint's value has to gain; negative where there is room.
-        delta: δ.
-        recovering: whether some constraint is violated now, so that the reward may have to give.
-        decay: factor on the step from one try to the next.
-        tries: how many.
+        policy: the policy that drew the batches.
+        local: the linearisation around it.
+        step: the step x, as coefficients of the local model's directions.
+        settings: the decay and the number of tries.
     """
     flat, unravel = ravel_pytree(policy)
-    reward = batches[0]
+    model, decay, tries = local.model, settings.line_search_decay, settings.line_search_tries
+    x, reward = model.step(step.coefficients), local.evidence[0]
     old = policy.distribution(reward.inputs)
+    recovering = jnp.any(model.needed > 0)
 
     def look(k: Array) -> tuple[Array, Array, Array]:
-        candidate = unravel(flat + decay**k * step)
+        candidate = unravel(flat + decay**k * x)
         kl = divergence(candidate, old, reward.inputs, reward.weights)
-        gains = jnp.stack([surrogate(candidate, each) for each in batches])
-        # Met, or where it is not met yet, not worse than it was.
-        kept = jnp.all(gains[1:] >= jnp.minimum(needed, 0.0))
+        gains = jnp.stack([surrogate(candidate, each) for each in local.evidence])
+        kept = jnp.all(gains[1:] >= jnp.minimum(model.needed, 0.0))
         better = recovering | (gains[0] > 0)
-        good = jnp.isfinite(kl) & jnp.isfinite(gains).all() & (kl <= delta) & kept & better
+        good = jnp.isfinite(kl) & jnp.isfinite(gains).all() & (kl <= model.delta) & kept & better
         return good, kl, gains
 
     def body(carry: tuple) -> tuple:
@@ -205,8 +253,6 @@ def line_search(
     zero = jnp.array(0)
     k, good, kl, gains = lax.while_loop(searching, body, (zero, *look(zero)))
     landed = jax.tree.map(
-        lambda new, old: jnp.where(good, new, old), unravel(flat + decay**k * step), policy
+        lambda new, old: jnp.where(good, new, old), unravel(flat + decay**k * x), policy
     )
-    return Landing(
-        landed, good, k, jnp.where(good, kl, 0.0), jnp.where(good, gains, jnp.zeros_like(gains))
-    )
+    return Landing(landed, good, k, jnp.where(good, kl, 0.0), jnp.where(good, gains, 0.0))

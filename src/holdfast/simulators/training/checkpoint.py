@@ -1,4 +1,7 @@
-"""Arrays on disk: safetensors with a JSON header, written whole or not at all, never executed."""
+"""Checkpoints and agents on disk: safetensors with a JSON header and a digest.
+
+A file appears complete or not at all. Reading executes nothing in it.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from holdfast._support.files import atomic_write
+from holdfast._support.files import write_bytes
+from holdfast._version import __version__
+from holdfast.simulators.training import runs
 
 Tree = TypeVar("Tree")
 _HEADER = "holdfast"
@@ -19,17 +25,15 @@ _FORMAT = "holdfast-deep-1"
 
 
 def save(path: Path, header: Mapping[str, Any], tree: Any) -> None:
-    """Writes a pytree of arrays, with a header that JSON can hold and a digest of all of it."""
-    data = encode(header, tree)
-    with atomic_write(path) as file:
-        file.write(data)
+    """Write a pytree of arrays with a header of JSON values."""
+    write_bytes(path, encode(header, tree))
 
 
 def encode(header: Mapping[str, Any], tree: Any) -> bytes:
-    """What `save` writes; equal arrays and headers give equal bytes."""
+    """Return the content that `save` writes; equal arrays and headers give equal bytes."""
     from safetensors.numpy import save as to_bytes
 
-    arrays = named_leaves(tree)
+    arrays = _named_leaves(tree)
     values = {"format": _FORMAT, **header}
     text = json.dumps(
         {"header": values, "digest": _digest(values, arrays)}, sort_keys=True, allow_nan=False
@@ -38,46 +42,97 @@ def encode(header: Mapping[str, Any], tree: Any) -> bytes:
 
 
 def read_header(path: Path, kind: str) -> dict[str, Any]:
-    """The header of a file of one kind that `save` wrote.
+    """Return the header of a file of one kind.
 
     Raises:
-        ValueError: the file is damaged or was not written by Holdfast; the message has its path.
+        ValueError: the file is damaged or not from Holdfast; the message names it.
     """
     return _read(path, kind)[0]
 
 
 def load(path: Path, kind: str, like: Tree) -> tuple[dict[str, Any], Tree]:
-    """The header and the pytree, in the form of a tree of arrays or of their shapes.
+    """Return the header and the pytree of a file.
+
+    Arguments:
+        path: the file.
+        kind: "agent" or "checkpoint".
+        like: a pytree of arrays, or of their shapes, in the form of the stored one.
 
     Raises:
-        ValueError: the file is damaged, foreign, or holds something else; the message has its path.
+        ValueError: the file is damaged, not from Holdfast, or of another form; the message names it.
     """
     header, arrays = _read(path, kind)
-    expected = named_leaves(like)
-    for name, leaf in expected.items():
-        if name not in arrays:
-            raise ValueError(f"{path}: cannot be used here, {name} is missing")
-        found = arrays[name]
-        if found.shape != leaf.shape or found.dtype != leaf.dtype:
-            raise ValueError(
-                f"{path}: cannot be used here, {name} is {found.dtype}{list(found.shape)} "
-                f"and should be {leaf.dtype}{list(leaf.shape)}"
-            )
-    for name in arrays:
-        if name not in expected:
-            raise ValueError(f"{path}: cannot be used here, {name} is not expected")
+    expected = _named_leaves(like)
+    for name in expected.keys() | arrays.keys():
+        found, leaf = (
+            "nothing" if each is None else f"{each.dtype}{list(each.shape)}"
+            for each in (arrays.get(name), expected.get(name))
+        )
+        if found != leaf:
+            raise ValueError(f"{path}: does not fit, {name} is {found}, expected {leaf}")
     structure = jax.tree.structure(like)
     return header, jax.tree.unflatten(structure, [arrays[name] for name in expected])
 
 
-def named_leaves(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree by the path that leads to them, in the tree's own order."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
+def save_learners(
+    folder: Path, description: Mapping[str, Any], learners: Any, iteration: int
+) -> None:
+    """Write the checkpoint of a run after so many iterations."""
+    header = {
+        "kind": "checkpoint",
+        "version": __version__,
+        "run": runs.fingerprint(description),
+        "iteration": iteration,
+    }
+    save(folder / runs.CHECKPOINT, header, learners)
+
+
+def load_learners(folder: Path, description: Mapping[str, Any], shapes: Tree) -> tuple[Tree, int]:
+    """Return the states in a run's checkpoint, along a leading axis of seeds, and their iteration.
+
+    Raises:
+        ValueError: the checkpoint is missing, damaged or from another run; the message names it.
+    """
+    path = folder / runs.CHECKPOINT
+    header, learners = load(path, "checkpoint", shapes)
+    if header["run"] != runs.fingerprint(description):
+        raise ValueError(f"{path}: belongs to another run than {folder / runs.DESCRIPTION}")
+    return learners, header["iteration"]
+
+
+def resume(folder: Path, description: Mapping[str, Any], shapes: Tree) -> tuple[Tree | None, int]:
+    """Return the states of the checkpoint in a folder and their iteration, or None and 0.
+
+    The folder is restored to its content at the time of the checkpoint.
+
+    Raises:
+        ValueError: the folder contains another run, a damaged one or a longer one.
+    """
+    runs.check_same(folder, description)
+    runs.remove_temporaries(folder)
+    path, metrics = folder / runs.CHECKPOINT, folder / runs.METRICS
+    if not path.is_file():
+        if runs.read_lines(metrics):
+            raise ValueError(f"{path}: is missing, so that the run in {metrics} cannot continue")
+        runs.write_description(folder, description)
+        return None, 0
+    learners, done = load_learners(folder, description, shapes)
+    asked = description["settings"]["iterations"]
+    if done > asked:
+        raise ValueError(
+            f"iterations: {folder} contains a run of {done}, more than {asked}; choose another folder"
+        )
+    runs.truncate(folder, done, description)
+    return jax.tree.map(jnp.asarray, learners), done
+
+
+def _named_leaves(tree: Any) -> dict[str, Any]:
+    """Return the leaves of a tree by their path, in the order of the tree."""
     return {
         jax.tree_util.keystr(path): leaf
         if isinstance(leaf, jax.ShapeDtypeStruct)
         else np.asarray(jax.device_get(leaf), order="C")
-        for path, leaf in leaves
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
 
 
@@ -90,7 +145,7 @@ def _read(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(_HEADER)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    # Whatever a reader stumbles over in a file that is not one, from a bad length to an unknown type.
+    # safetensors raises many types on a bad file, from a wrong length to an unknown dtype.
     except Exception as error:
         raise ValueError(f"{path}: damaged, or not a safetensors file ({error})") from error
     try:
@@ -100,16 +155,16 @@ def _read(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not written by Holdfast") from error
     if not known:
-        raise ValueError(f"{path}: written in the format {header['format']!r}, not {_FORMAT!r}")
+        raise ValueError(f"{path}: has the format {header['format']!r}, expected {_FORMAT!r}")
     if digest != _digest(header, arrays):
         raise ValueError(f"{path}: damaged, its contents do not match their digest")
     if header.get("kind") != kind:
-        raise ValueError(f"{path}: holds one {header.get('kind')}, not one {kind}")
+        raise ValueError(f"{path}: contains one {header.get('kind')}, expected one {kind}")
     return header, arrays
 
 
 def _digest(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 over the header and every array: safetensors itself does not notice a flipped bit."""
+    """Return the SHA-256 of header and arrays; safetensors itself does not detect a flipped bit."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(arrays):
         array = arrays[name]

@@ -1,120 +1,72 @@
-"""What a training run carries from one iteration to the next, and what it never changes."""
+"""The state of training, the steps of an iteration that read and update it, and the compiled loop."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from typing import Self
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from holdfast._support.devices import compiled, row, side_by_side, whole
+from holdfast.registry import Algorithm
 from holdfast.simulators.environment import Environment
-from holdfast.simulators.nature.adversary import Nature, layers
+from holdfast.simulators.nature.adversary import Nature, attack, fit_critic, layers
 from holdfast.simulators.policy.networks import Normaliser, Policy
-from holdfast.simulators.training.rollout import Batch, Sight, Signal
-from holdfast.simulators.training.settings import Settings
+from holdfast.simulators.training import checkpoint, runs
+from holdfast.simulators.training.rollout import (
+    Batch,
+    Nominal,
+    Player,
+    Sight,
+    Signal,
+    SignalEstimate,
+    critic_inputs,
+    estimate,
+    rollout,
+)
+from holdfast.simulators.training.settings import Plan, Settings, cost_limits
+
+Metrics = dict[str, Array]
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What stays the same through a run.
+class RunNumbers(NamedTuple):
+    """The traced settings of a run. Runs that differ only in them share a compiled program.
 
     Attributes:
-        settings: as the user gave them.
-        discounts: of the reward and of every cost.
-        gaes: λ of their advantages.
-        bootstrap: whether an episode that is cut goes on in the critic.
-        limits: of the costs.
-        robust: whether every signal has its own worst-case kernel, or all share the nominal one.
-        constrained: whether the limits are enforced.
-        devices: over which the episodes of every batch are divided.
+        radius: radius of the KL ball of the disturbance.
+        limits: limit of every cost.
+        trust_region: δ.
     """
 
-    settings: Settings
-    discounts: tuple[float, ...]
-    gaes: tuple[float, ...]
-    bootstrap: bool
-    limits: tuple[float, ...]
-    robust: bool
-    constrained: bool
-    devices: int = 1
+    radius: Float[Array, ""]
+    limits: Float[Array, " costs"]
+    trust_region: Float[Array, ""]
 
     @classmethod
-    def create(
-        cls,
-        env: Environment,
-        settings: Settings,
-        *,
-        robust: bool,
-        constrained: bool,
-        devices: int = 1,
-    ) -> Self:
-        """The plan for an environment.
-
-        Raises:
-            ValueError: limits and costs differ in number, or there is no limit or discount to take.
-        """
-        limits = settings.cost_limit or env.cost_limits or ()
-        costs = len(env.cost_names)
-        if len(limits) != costs:
-            known = ", ".join(env.cost_names) or "none"
-            raise ValueError(
-                f"cost_limit: {env.name} has {costs} cost(s) ({known}), got {len(limits)} limit(s)"
-            )
-        discount = settings.discount if settings.discount is not None else env.discount
-        if discount is None:
-            raise ValueError(f"discount: {env.name} has none of its own, so one has to be given")
-        episode = settings.limit_on == "episode"
-        return cls(
-            settings,
-            (discount, *[1.0 if episode else discount] * costs),
-            (settings.reward_gae, *[settings.cost_gae] * costs),
-            not episode,
-            tuple(limits),
-            robust,
-            constrained,
-            devices,
-        )
-
-    @property
-    def signals(self) -> Signal:
-        """How the reward and every cost are added up, one after the other."""
-        return Signal(jnp.asarray(self.discounts), jnp.asarray(self.gaes), self.bootstrap)
-
-    def episodes(self, env: Environment, share: float = 1.0) -> int:
-        """How many episodes a batch has: enough for the steps asked for, if none ends early."""
-        return max(2, math.ceil(round(share * self.settings.batch_size) / env.horizon))
-
-    def steps(self, env: Environment) -> int:
-        """All steps simulated for one update of one policy, under every kernel."""
-
-        def drawn(episodes: int) -> int:
-            return math.ceil(episodes / self.devices) * self.devices * env.horizon
-
-        if not self.robust:
-            return drawn(self.episodes(env))
-        adversary = self.settings.adversary
-        learned_from = adversary.updates * drawn(adversary.episodes(env.horizon))
-        measured = drawn(self.episodes(env, self.settings.evaluation_share))
-        return len(self.discounts) * (drawn(self.episodes(env)) + learned_from) + measured
+    def create(cls, settings: Settings, limits: tuple[float, ...]) -> Self:
+        """Return the numbers of a run as single-precision arrays."""
+        numbers = (settings.radius, limits, settings.trust_region)
+        return cls(*(jnp.asarray(each, jnp.float32) for each in numbers))
 
 
 class Learner(eqx.Module):
     """The whole state of training one policy.
 
     Attributes:
-        policy: the present one.
-        sight: what it, the critics and the adversaries see.
-        natures: kernel and critic of the reward and of every cost, along a leading axis.
-        tightening: how far under its limit each cost is aimed, learned from what was measured.
-        limits: of the costs; this and the next are here, as the radius is in the kernels, so that runs
-            that differ in them share a compiled program.
+        policy: current policy.
+        sight: normalisers of the inputs of policy, critics and adversaries.
+        natures: kernel and critic of the reward and of every cost, along a leading axis. The kernels
+            hold the radius.
+        tightening: distance between each limit and the inner limit at which the cost is aimed.
+        limits: limit of every cost.
         trust_region: δ.
-        key: for everything that is still to be drawn.
-        iteration: how many updates were made.
+        key: random key of the following iterations.
+        iteration: number of updates made.
     """
 
     policy: Policy
@@ -127,13 +79,13 @@ class Learner(eqx.Module):
     iteration: Int[Array, ""]
 
     @classmethod
-    def create(cls, plan: Plan, env: Environment, key: PRNGKeyArray) -> Self:
-        """A policy that acts alike everywhere, kernels close to nominal, blank normalisers."""
+    def create(cls, plan: Plan, env: Environment, numbers: RunNumbers, key: PRNGKeyArray) -> Self:
+        """Return the initial state: a policy that ignores the state, and kernels close to nominal."""
         settings = plan.settings
         policy_key, nature_key, key = jax.random.split(key, 3)
         hidden = layers(env, settings.hidden)
         policy = Policy.create(policy_key, env.observation_size, hidden, env.action_space)
-        radius = jnp.asarray(settings.radius, jnp.float32) if plan.robust else None
+        radius = jnp.asarray(numbers.radius) if plan.robust else None
 
         def nature(key: Array) -> Nature:
             rate = settings.critic_learning_rate
@@ -147,28 +99,234 @@ class Learner(eqx.Module):
             Normaliser.create(env.nature_feature_size) if normalise and plan.robust else None,
             clock=settings.limit_on == "episode",
         )
-        zero = jnp.zeros(len(plan.limits))
-        limits = jnp.asarray(plan.limits, jnp.float32)
-        delta = jnp.asarray(settings.trust_region, jnp.float32)
+        limits, delta = jnp.asarray(numbers.limits), jnp.asarray(numbers.trust_region)
+        zero = jnp.zeros(len(limits))
         return cls(policy, sight, natures, zero, limits, delta, key, jnp.array(0))
 
-    def with_numbers(self, radius: Array, limits: Array, trust_region: Array) -> Self:
-        """The same with other numbers in it; nothing else that `create` makes depends on them."""
-        now = eqx.tree_at(lambda x: (x.limits, x.trust_region), self, (limits, trust_region))
-        if not hasattr(self.natures.kernel, "radius"):
-            return now
-        radii = jnp.broadcast_to(radius, self.natures.kernel.radius.shape)
-        return eqx.tree_at(lambda x: x.natures.kernel.radius, now, radii)
+    def player(self, env: Environment) -> Player:
+        """Return the current policy in a simulator."""
+        return Player(env, self.policy, self.sight)
+
+    def split_key(self) -> tuple[Self, PRNGKeyArray]:
+        """Return the state with a new key, and a key to use now."""
+        key, own = jax.random.split(self.key)
+        return eqx.tree_at(lambda x: x.key, self, key), own
 
 
-def looked_at(sight: Sight, batches: Batch) -> Sight:
-    """The normalisers with these batches, along a leading axis, seen."""
-    observations, features, nature = sight.observations, sight.features, sight.nature
-    weight = batches.alive.astype(jnp.float32)
-    if observations is not None:
-        observations = observations.updated(batches.observations, weight)
-    if features is not None:
-        features = features.updated(batches.features[:, :-1], weight)
-    if nature is not None:
-        nature = nature.updated(batches.nature_features, weight)
-    return Sight(observations, features, nature, sight.clock)
+class Samples(NamedTuple):
+    """A batch under every signal's kernel and the estimates from it, along a leading axis.
+
+    If all kernels are nominal, the signals share one batch and `batches` has a leading axis of one.
+    """
+
+    batches: Batch
+    estimates: SignalEstimate
+
+
+def worst_case_kernels(plan: Plan, env: Environment, learner: Learner) -> Learner:
+    """Return the state with every signal's adversary updated against the current policy.
+
+    This is the inner loop of Algorithm 1. The adversaries continue from the previous iteration.
+    """
+    settings = plan.settings
+    learner, own = learner.split_key()
+
+    def one(nature: Nature, signal: Signal, key: Array) -> Nature:
+        def update(nature: Nature, key: Array) -> tuple[Nature, None]:
+            player, rate = learner.player(env), settings.critic_learning_rate
+            return attack(nature, player, signal, key, settings.adversary, rate), None
+
+        return lax.scan(update, nature, jax.random.split(key, settings.adversary.updates))[0]
+
+    keys = jax.random.split(own, len(plan.discounts))
+    natures = side_by_side(one, learner.natures, Signal.of(plan), keys)
+    return eqx.tree_at(lambda x: x.natures, learner, natures)
+
+
+def sample(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Samples]:
+    """Return a batch under each signal's kernel, with values, advantages and weights of its steps."""
+    learner, own = learner.split_key()
+
+    def one(nature: Nature, signal: Signal, key: Array) -> Batch:
+        player, episodes = learner.player(env), plan.episodes(env)
+        kernel, critic = nature.kernel, nature.critic
+        return rollout(player, kernel, key, episodes, critic=critic, signal=signal)
+
+    keys = jax.random.split(own, len(plan.discounts))
+    distinct = len(keys) if plan.robust else 1
+    each = (learner.natures, Signal.of(plan), keys)
+    batches = side_by_side(one, *jax.tree.map(lambda leaf: leaf[:distinct], each))
+    return learner, Samples(batches, _estimates(plan, learner, batches))
+
+
+def _estimates(plan: Plan, learner: Learner, batches: Batch) -> SignalEstimate:
+    return _per_signal(
+        lambda batch, critic, signal: estimate(batch, critic, learner.sight, signal),
+        batches,
+        learner.natures.critic,
+        Signal.of(plan),
+    )
+
+
+def _per_signal(function: Callable[..., Any], batches: Batch, *rows: Any) -> Any:
+    """Return function(batch, *row) of every signal, with its own batch or the common one."""
+    if len(batches.alive) == 1:
+        common = row(batches, 0)
+        return side_by_side(lambda *each: function(common, *each), *rows)
+    return side_by_side(function, batches, *rows)
+
+
+def measure(
+    plan: Plan, env: Environment, learner: Learner, samples: Samples
+) -> tuple[Learner, Metrics]:
+    """Return the metrics of the current policy, under each signal's kernel and the nominal one."""
+    found = nominal = samples.estimates
+    if plan.robust:
+        learner, own = learner.split_key()
+        episodes = plan.episodes(env, plan.settings.evaluation_share)
+        batch = rollout(learner.player(env), Nominal.create(env), own, episodes)
+        nominal = _estimates(plan, learner, jax.tree.map(lambda leaf: leaf[None], batch))
+    return learner, {
+        "reward": found.value[0],
+        "reward_error": found.error[0],
+        "costs": -found.value[1:],
+        "cost_errors": found.error[1:],
+        "nominal_reward": nominal.value[0],
+        "nominal_costs": -nominal.value[1:],
+        "inner_limits": learner.limits - learner.tightening,
+        "bad_step": jax.vmap(Batch.first_bad_step)(samples.batches).max(),
+    }
+
+
+def needed(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
+    """Return b_i = d_i − V_i, with the inner limit as the threshold."""
+    return _measured_costs(plan, samples) - (learner.limits - learner.tightening)
+
+
+def _measured_costs(plan: Plan, samples: Samples) -> Float[Array, " costs"]:
+    """Return the costs plus `limit_confidence` of their standard errors."""
+    found = samples.estimates
+    return -found.value[1:] + plan.settings.limit_confidence * found.error[1:]
+
+
+def learn(
+    plan: Plan, learner: Learner, samples: Samples, policy: Policy, recovered: Bool[Array, ""]
+) -> Learner:
+    """Return the next state: the new policy, fitted critics, moved inner limits, new normalisers.
+
+    Arguments:
+        plan: the static part of the run.
+        learner: the state that the samples were drawn from.
+        samples: the samples of this iteration.
+        policy: the new policy.
+        recovered: whether the policy step was a recovery step.
+    """
+    settings = plan.settings
+
+    def fitted(batch: Batch, nature: Nature, targets: Array) -> Nature:
+        return fit_critic(
+            nature,
+            critic_inputs(batch, learner.sight)[:-1],
+            targets,
+            batch.alive,
+            rate=settings.critic_learning_rate,
+            epochs=settings.critic_epochs,
+            minibatches=settings.critic_minibatches,
+        )
+
+    natures = _per_signal(fitted, samples.batches, learner.natures, samples.estimates.targets)
+    # During recovery a cost is far from its limit, and the linearisation has no bias to learn from it.
+    tightening = jnp.where(recovered, learner.tightening, _tightened(plan, learner, samples))
+    sight = learner.sight.updated(samples.batches)
+    if learner.sight.observations is not None and sight.observations is not None:
+        policy = policy.rebased(learner.sight.observations, sight.observations)
+    return Learner(
+        policy,
+        sight,
+        natures,
+        tightening,
+        learner.limits,
+        learner.trust_region,
+        learner.key,
+        learner.iteration + 1,
+    )
+
+
+def _tightened(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
+    """Return the distance of the inner limit from the limit after one integral control step.
+
+    A linearised constraint settles above its limit. The inner limit therefore moves each iteration by
+    `limit_gain` times the distance of the measured cost from (1 − limit_margin)·limit. It stays
+    between −limit and limit, and one measurement counts for at most half the limit.
+    """
+    settings, limits = plan.settings, learner.limits
+    if settings.limit_gain == 0:
+        return learner.tightening
+    size = jnp.abs(limits)
+    excess = _measured_costs(plan, samples) - (limits - settings.limit_margin * size)
+    excess = jnp.clip(excess, -size / 2, size / 2)
+    return jnp.clip(learner.tightening + settings.limit_gain * excess, 0.0, 2 * size)
+
+
+@eqx.filter_jit
+def first_learners(plan: Plan, env: Environment, numbers: RunNumbers, keys: Array) -> Learner:
+    """Return the initial state of every seed, along a leading axis."""
+    learners = side_by_side(lambda key: Learner.create(plan, env, numbers, key), keys)
+    # Strong types, as in a checkpoint that was read back: both use one compiled program.
+    return jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), learners)
+
+
+def start(
+    settings: Settings, limits: tuple[float, ...], seeds: Sequence[int]
+) -> tuple[RunNumbers, Array]:
+    """Return the traced arguments of `first_learners`."""
+    keys = jnp.stack([jax.random.PRNGKey(seed) for seed in seeds])
+    return RunNumbers.create(settings, limits), keys
+
+
+def read_learners(folder: Path, env: Environment) -> Learner:
+    """Return the states in a run's folder, along a leading axis of seeds.
+
+    Raises:
+        ValueError: there is no run, or its checkpoint cannot be used; the message names the file.
+    """
+    description = runs.read_description(folder)
+    if description is None:
+        raise ValueError(f"{folder}: contains no training run")
+    settings = Settings.from_dict(description["settings"])
+    robust, constrained = description["robust"], description["constrained"]
+    plan = Plan.create(env, settings, robust=robust, constrained=constrained)
+    first = start(settings, cost_limits(env, settings), description["seeds"])
+    shapes = eqx.filter_eval_shape(first_learners, plan, env, *first)
+    return checkpoint.load_learners(folder, description, shapes)[0]
+
+
+@compiled
+def iterations(
+    algorithm: Algorithm, plan: Plan, most: int, env: Environment, learners: Learner, count: Array
+) -> tuple[Learner, Metrics]:
+    """Return the states of all seeds after `count` iterations, and the metrics of each iteration.
+
+    Arguments:
+        algorithm: the algorithm, whose function performs one iteration of one seed.
+        plan: the static part of the run.
+        most: rows of the metrics; at least `count`. It is static, and `count` is traced.
+        env: the simulator.
+        learners: the states, along a leading axis of seeds.
+        count: number of iterations.
+    """
+
+    def one(learners: Learner) -> tuple[Learner, Metrics]:
+        return side_by_side(lambda learner: algorithm.function(plan, env, learner), learners)
+
+    # Conjugate gradients need more mantissa bits than the tensor cores' default products have.
+    with jax.default_matmul_precision("float32"):
+        shapes = jax.eval_shape(one, learners)[1]
+        rows = jax.tree.map(lambda s: jnp.zeros((most, *s.shape), s.dtype), shapes)
+
+        def body(i: Array, carry: tuple[Learner, Any]) -> tuple[Learner, Any]:
+            learners, rows = carry
+            learners, new = one(learners)
+            return learners, jax.tree.map(lambda all_, each: all_.at[i].set(each), rows, new)
+
+        return whole(lax.fori_loop(0, count, body, (learners, rows)))

@@ -1,8 +1,9 @@
-"""Sampling under a kernel, and what is read off a batch: returns and advantages."""
+"""Episodes drawn under a disturbance kernel, and the returns and advantages estimated from them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, Self, cast
 
 import equinox as eqx
 import jax
@@ -11,31 +12,85 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from holdfast._support.devices import device_count, spread
-from holdfast.simulators.environment import Environment, Outcomes
-from holdfast.simulators.nature.kernels import Kernel, Nominal, Situation
+from holdfast.simulators.environment import Environment, GaussianNoise, Outcomes
 from holdfast.simulators.policy.networks import Critic, Normaliser, Policy
+from holdfast.simulators.training.settings import Plan
 
 
 class Signal(eqx.Module):
-    """How one signal is added up: the reward's, or a cost's; with a leading axis, how each of them is.
+    """The reward or one cost, and how it is added up; with a leading axis, several signals.
 
     Attributes:
-        discount: of a step.
-        gae: λ of its advantages.
-        bootstrap: whether an episode that is cut goes on in the critic. Where it does not, the horizon
-            is an end like any other, and the clock is part of the state.
+        index: position among the signals; 0 is the reward.
+        discount: discount of a step.
+        gae: λ of the generalised advantages.
+        bootstrap: whether the critic supplies the value of an episode that the horizon cuts. Without
+            it the horizon terminates the episode, and the clock is part of the state.
     """
 
+    index: Int[Array, "*signals"]
     discount: Float[Array, "*signals"]
     gae: Float[Array, "*signals"]
     bootstrap: bool = eqx.field(static=True)
 
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        """Return the reward and every cost of a plan, along a leading axis."""
+        count = jnp.arange(len(plan.discounts))
+        return cls(count, jnp.asarray(plan.discounts), jnp.asarray(plan.gaes), plan.bootstrap)
+
+
+class Situation(NamedTuple):
+    """The inputs of a disturbance kernel, one row per episode.
+
+    Attributes:
+        inputs: normalised `Environment.nature_features` and the clock.
+        log_nominal: log-probabilities of the outcomes; no columns if the disturbance is Gaussian.
+        lookahead: function from candidate disturbances (candidates, rows, …) to the signal of the step
+            plus the discounted value of the next state.
+    """
+
+    inputs: Float[Array, "rows nature"]
+    log_nominal: Float[Array, "rows outcomes"]
+    lookahead: Callable[[Array], Float[Array, "candidates rows"]]
+
+
+class DisturbanceKernel(Protocol):
+    """A distribution of the disturbance given state and action: a kernel of the simulator."""
+
+    def draw(self, key: PRNGKeyArray, situation: Situation) -> Array:
+        """Return one disturbance per row."""
+
+
+class Nominal(eqx.Module):
+    """The nominal kernel: the environment's own disturbance distribution."""
+
+    size: int = eqx.field(static=True)
+
+    @classmethod
+    def create(cls, env: Environment) -> Self:
+        """Return the nominal kernel of an environment."""
+        noise = env.disturbance
+        return cls(noise.size if isinstance(noise, GaussianNoise) else 0)
+
+    def draw(
+        self, key: PRNGKeyArray, situation: Situation, candidates: tuple[int, ...] = ()
+    ) -> Array:
+        """Return standard normal vectors, or outcomes with their nominal probabilities."""
+        shape = (*candidates, len(situation.log_nominal))
+        if self.size == 0:
+            return jax.random.categorical(key, situation.log_nominal, shape=shape)
+        return jax.random.normal(key, (*shape, self.size))
+
 
 class Sight(eqx.Module):
-    """What turns states into inputs: the normalisers, frozen while a batch is drawn.
+    """The normalisers of all network inputs, fixed while a batch is drawn.
 
-    `features` serves critics, `nature` adversaries, `observations` the policy; each is None where inputs
-    are taken as they come.
+    Attributes:
+        observations: normaliser of the policy's inputs, or None for raw inputs.
+        features: normaliser of the critics' inputs, or None.
+        nature: normaliser of the adversaries' inputs, or None.
+        clock: whether critics and adversaries see the time.
     """
 
     observations: Normaliser | None
@@ -44,19 +99,19 @@ class Sight(eqx.Module):
     clock: bool = eqx.field(static=True)
 
     def of_policy(self, observations: Float[Array, "*rows size"]) -> Float[Array, "*rows size"]:
-        """The policy's inputs."""
+        """Return the policy's inputs."""
         return observations if self.observations is None else self.observations(observations)
 
     def of_critic(
         self, features: Float[Array, "*rows size"], time: Float[Array, ""]
     ) -> Float[Array, "*rows more"]:
-        """A critic's inputs: the features and the share of the episode that is over."""
+        """Return a critic's inputs: the features and the elapsed fraction of the horizon."""
         return self._with_clock(features, time, self.features)
 
     def of_nature(
         self, features: Float[Array, "*rows size"], time: Float[Array, ""]
     ) -> Float[Array, "*rows more"]:
-        """An adversary's inputs."""
+        """Return an adversary's inputs: its features and the elapsed fraction of the horizon."""
         return self._with_clock(features, time, self.nature)
 
     def _with_clock(self, features: Array, time: Array, normaliser: Normaliser | None) -> Array:
@@ -65,22 +120,52 @@ class Sight(eqx.Module):
         time = time if self.clock else jnp.zeros_like(time)
         return jnp.concatenate([features, jnp.full((*features.shape[:-1], 1), time)], axis=-1)
 
+    def updated(self, batches: Batch) -> Self:
+        """Return the normalisers updated with batches along a leading axis."""
+        weight = batches.alive.astype(jnp.float32)
+
+        def update(normaliser: Normaliser | None, rows: Array) -> Normaliser | None:
+            return None if normaliser is None else normaliser.updated(rows, weight)
+
+        return type(self)(
+            update(self.observations, batches.observations),
+            update(self.features, batches.features[:, :-1]),
+            update(self.nature, batches.nature_features),
+            self.clock,
+        )
+
+
+class Player(eqx.Module):
+    """A policy in a simulator.
+
+    Attributes:
+        env: the simulator.
+        policy: the policy.
+        sight: normalisers of its inputs and of nature's.
+        deterministic: whether the policy takes its most likely action.
+    """
+
+    env: Environment
+    policy: Policy
+    sight: Sight
+    deterministic: bool = eqx.field(static=True, default=False)
+
 
 class Batch(NamedTuple):
     """Episodes side by side, time first.
 
     Attributes:
-        observations: raw, as the environment gave them.
-        actions: in the policy's units.
-        features: raw, one more row than there are steps.
-        nature_features: raw; without columns where no adversary asks.
-        log_nominal: of the outcomes; without columns where the disturbance is Gaussian.
-        disturbances: as drawn.
-        signals: the reward and the costs turned into utilities, last axis.
-        alive: whether the step was begun before the episode's end.
-        terminated: whether the step ended it.
+        observations: raw observations.
+        actions: actions in the policy's units.
+        features: raw features, with one more row than there are steps.
+        nature_features: raw features of nature; no columns under the nominal kernel.
+        log_nominal: log-probabilities of the outcomes; no columns if the disturbance is Gaussian.
+        disturbances: the disturbances drawn.
+        signals: the reward, then every cost as the utility −cost.
+        alive: whether the step began before the end of the episode.
+        terminated: whether the step ended the episode.
         heard: whether the step depended on its disturbance.
-        states: before each step, where they were asked for.
+        states: the state before each step, if requested.
     """
 
     observations: Float[Array, "time episodes observation"]
@@ -96,7 +181,7 @@ class Batch(NamedTuple):
     states: PyTree[Array] | None
 
     def first_bad_step(self) -> Int[Array, ""]:
-        """The first step at which a live episode showed something that is not finite, or -1."""
+        """Return the first step at which a live episode has a value that is not finite, or −1."""
         finite = jnp.isfinite(self.signals).all(-1) & jnp.isfinite(self.observations).all(-1)
         finite &= jnp.isfinite(self.features[1:]).all(-1)
         bad = (self.alive & ~finite).any(1)
@@ -104,56 +189,38 @@ class Batch(NamedTuple):
 
 
 def rollout(
-    env: Environment,
-    policy: Policy,
-    sight: Sight,
-    kernel: Kernel,
-    critic: Critic,
-    signal: Int[Array, ""] | int,
-    discount: Float[Array, ""] | float,
+    player: Player,
+    kernel: DisturbanceKernel,
     key: PRNGKeyArray,
     episodes: int,
     *,
-    deterministic: bool = False,
+    critic: Critic | None = None,
+    signal: Signal | None = None,
     keep_states: bool = False,
 ) -> Batch:
-    """Whole episodes under a kernel, in one scan, or in several where copies of `env` are few.
+    """Return whole episodes under a kernel.
 
-    Within `over_devices` they are divided over the devices, rounded up to as many on each.
+    Episodes run in one scan, or in several if `env.most_copies` allows fewer side by side. Within
+    `over_devices` they are divided over the devices, and their number is rounded up.
 
     Arguments:
-        env: the simulator.
-        policy: that acts.
-        sight: what it and nature see.
-        kernel: that draws the disturbances.
-        critic: of the signal that the kernel works against, for its lookahead.
-        signal: the index of that signal: 0 is the reward.
-        discount: of that signal.
-        key: decides everything that is drawn.
-        episodes: how many.
-        deterministic: take the policy's most likely action.
-        keep_states: return the states too.
+        player: the policy in its simulator.
+        kernel: the kernel that draws the disturbances.
+        key: random key of everything that is drawn.
+        episodes: number of episodes.
+        critic: critic of the signal that the kernel works against; only a kernel that looks ahead
+            needs it.
+        signal: that signal.
+        keep_states: whether the batch contains the states.
     """
     devices = device_count()
     episodes = -(-episodes // devices) * devices
-    most = env.most_copies
+    most = player.env.most_copies
     rounds = 1 if most is None else -(-episodes // most)
     at_once = -(-episodes // rounds)
 
     def some(key: PRNGKeyArray) -> Batch:
-        return _at_once(
-            env,
-            policy,
-            sight,
-            kernel,
-            critic,
-            signal,
-            discount,
-            key,
-            at_once,
-            deterministic=deterministic,
-            keep_states=keep_states,
-        )
+        return _at_once(player, kernel, key, at_once, critic, signal, keep_states)
 
     if rounds == 1:
         return some(key)
@@ -166,54 +233,53 @@ def rollout(
 
 
 def _at_once(
-    env: Environment,
-    policy: Policy,
-    sight: Sight,
-    kernel: Kernel,
-    critic: Critic,
-    signal: Int[Array, ""] | int,
-    discount: Float[Array, ""] | float,
+    player: Player,
+    kernel: DisturbanceKernel,
     key: PRNGKeyArray,
     episodes: int,
-    *,
-    deterministic: bool,
+    critic: Critic | None,
+    signal: Signal | None,
     keep_states: bool,
 ) -> Batch:
-    outcomes = isinstance(env.disturbance, Outcomes)
+    env, policy, sight = player.env, player.policy, player.sight
     nominal = isinstance(kernel, Nominal)
     start_key, key = jax.random.split(key)
     keys = spread(jax.random.split(start_key, episodes))
     states, observations = spread(env.reset_rows(keys))
+    nothing = jnp.zeros((episodes, 0))
 
     def step(carry: tuple, when: tuple) -> tuple[tuple, tuple]:
         states, observations, alive = carry
         t, key = when
         act_key, nature_key = jax.random.split(key)
         distribution = policy.distribution(sight.of_policy(observations))
-        if deterministic:
+        if player.deterministic:
             actions = distribution.mode()
         else:
             actions = distribution.draw(policy.noise(act_key, episodes))
         taken = policy.to_environment(actions)
-        log_nominal = jnp.zeros((episodes, 0))
-        if outcomes:
+        log_nominal = nothing
+        if isinstance(env.disturbance, Outcomes):
             log_nominal = jnp.log(jax.vmap(env.outcome_probabilities)(states, taken))
-        seen = jnp.zeros((episodes, 0)) if nominal else jax.vmap(env.nature_features)(states, taken)
-        time = t / env.horizon
-        after = (t + 1) / env.horizon
+        seen = nothing if nominal else jax.vmap(env.nature_features)(states, taken)
 
         def lookahead(candidates: Array) -> Array:
+            assert critic is not None
+            assert signal is not None
+
             def ahead(disturbances: Array) -> Array:
                 there = env.step_rows(states, taken, disturbances)
-                features = sight.of_critic(jax.vmap(env.features)(there.state), after)
-                worth = _signals(there.reward, there.costs)[:, signal]
-                # Where the clock is part of the state, the horizon is an end like any other.
+                features = sight.of_critic(
+                    jax.vmap(env.features)(there.state), (t + 1) / env.horizon
+                )
+                worth = _signals(there.reward, there.costs)[:, signal.index]
+                # With the clock in the state, the horizon is a terminal state.
                 over = there.terminated | (sight.clock & (t + 1 == env.horizon))
-                return worth + jnp.where(over, 0.0, discount * critic(features))
+                return worth + jnp.where(over, 0.0, signal.discount * critic(features))
 
             return lax.map(ahead, candidates)
 
-        inputs = seen if nominal else sight.of_nature(seen, time)
+        inputs = seen if nominal else sight.of_nature(seen, t / env.horizon)
         disturbances = kernel.draw(nature_key, Situation(inputs, log_nominal, lookahead))
         there = env.step_rows(states, taken, disturbances)
         record = Batch(
@@ -241,19 +307,19 @@ def _at_once(
 
 
 def _signals(reward: Array, costs: Array) -> Array:
-    """The reward and the utilities −cost: costs are turned here and nowhere else."""
+    """Return the reward and the utilities −cost. Costs change their sign here and nowhere else."""
     return jnp.concatenate([reward[:, None], -costs], axis=1)
 
 
-class Estimate(NamedTuple):
-    """What a batch says about one signal under its kernel.
+class SignalEstimate(NamedTuple):
+    """The estimates of one signal from a batch drawn under its kernel.
 
     Attributes:
-        value: mean return of an episode, as `episode_returns` counts it.
+        value: mean return of an episode; see `episode_returns`.
         error: standard error of that mean.
-        advantages: of every step, zero after the end.
-        weights: discount^t where the step was taken: Σ weights·ratio·advantages over episodes is the
-            change of the discounted return, to first order.
+        advantages: generalised advantage of every step, zero after the end of the episode.
+        weights: discount^t of live steps. Σ weights·ratio·advantages, averaged over episodes, is the
+            first-order change of the return.
         targets: λ-returns for the critic.
     """
 
@@ -265,20 +331,17 @@ class Estimate(NamedTuple):
 
 
 def critic_inputs(batch: Batch, sight: Sight) -> Float[Array, "time+1 episodes inputs"]:
-    """The features of every step as a critic sees them."""
+    """Return the critic's inputs at every step."""
     horizon = len(batch.alive)
     times = jnp.arange(horizon + 1) / horizon
     return jax.vmap(sight.of_critic)(batch.features, times)
 
 
 def episode_returns(
-    batch: Batch,
-    signal: Signal,
-    index: Int[Array, ""] | int,
-    last_values: Float[Array, " episodes"],
+    batch: Batch, signal: Signal, last_values: Float[Array, " episodes"]
 ) -> Float[Array, " episodes"]:
-    """What each episode paid: a plain sum where the horizon ends it, otherwise discounted."""
-    paid = batch.signals[..., index]
+    """Return the plain sum of each episode, or with `bootstrap` the discounted sum and last value."""
+    paid = batch.signals[..., signal.index]
     if not signal.bootstrap:
         return paid.sum(0)
     powers = signal.discount ** jnp.arange(len(paid))[:, None]
@@ -286,12 +349,10 @@ def episode_returns(
     return (powers * paid).sum(0) + jnp.where(cut, signal.discount ** len(paid) * last_values, 0.0)
 
 
-def estimate(
-    batch: Batch, critic: Critic, sight: Sight, signal: Signal, index: Int[Array, ""]
-) -> Estimate:
-    """Returns and generalised advantages of one signal on a batch drawn under its kernel."""
+def estimate(batch: Batch, critic: Critic, sight: Sight, signal: Signal) -> SignalEstimate:
+    """Return the estimates of one signal, with its advantages A^π_p under the batch's kernel."""
     values = critic(critic_inputs(batch, sight))
-    paid = batch.signals[..., index]
+    paid = batch.signals[..., signal.index]
     going_on = batch.alive & ~batch.terminated
     # The step after which the horizon cuts the episode.
     cut = jnp.zeros_like(batch.alive).at[-1].set(True)
@@ -309,8 +370,8 @@ def estimate(
     _, advantages = lax.scan(back, zero, (residuals, going_on & ~cut), reverse=True)
     advantages = jnp.where(batch.alive, advantages, 0.0)
     powers = signal.discount ** jnp.arange(len(paid))[:, None]
-    returns = episode_returns(batch, signal, index, values[-1])
-    return Estimate(
+    returns = episode_returns(batch, signal, values[-1])
+    return SignalEstimate(
         value=returns.mean(),
         error=returns.std() / jnp.sqrt(len(returns)),
         advantages=advantages,

@@ -1,9 +1,9 @@
-"""The folder of a training run: what it is, what it measured, and where it can go on.
+"""The folder of a training run: description, metrics, timings, checkpoint and agents.
 
-Every file but the two that grow by lines appears whole or not at all, and they are written in an order
-in which a kill at any moment loses nothing: the description, the checkpoint of the start, then for every
-few iterations their lines and after them the checkpoint, and at the end the agents. Whatever the lines
-have more than the checkpoint is forgotten when the run goes on.
+Files appear complete or not at all, except for the two that grow by lines. They are written in an order
+in which a kill at any moment loses nothing: the description, the initial checkpoint, then for every few
+iterations their lines and after them the checkpoint, and at the end the agents. A run that resumes drops
+the lines that are newer than its checkpoint. This module does not import JAX.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast._support.files import write_text
+from holdfast._support.files import write_bytes, write_text
+
+if TYPE_CHECKING:
+    from holdfast.simulators.policy.agent import Agent
 
 Row = Mapping[str, Any]
 
@@ -25,21 +28,21 @@ CHECKPOINT = "checkpoint.safetensors"
 TENSORBOARD = "tensorboard"
 FORMAT = "holdfast-run-1"
 
-# What may differ between two calls that are the same run: more iterations only carry it further.
+# Entries that may differ between two calls for the same run: more iterations continue it.
 _FREE = ("settings.iterations", "made_with")
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes from training into the folder, until the end or the death of this one.
+    """Lock the folder against other processes until the block or the process ends.
 
     Raises:
-        ValueError: another one is at it.
+        ValueError: another process has locked it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
-    except ImportError:  # no such locks on this system
+    except ImportError:  # Windows has no such locks
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -56,10 +59,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def read_description(folder: Path) -> dict[str, Any] | None:
-    """What the run is; None where the folder holds none.
+    """Return the description of the run in a folder, or None if there is none.
 
     Raises:
-        ValueError: the file is damaged or describes something else; the message has its path.
+        ValueError: the file is damaged or describes something else; the message names it.
     """
     path = folder / DESCRIPTION
     if not path.is_file():
@@ -74,19 +77,19 @@ def read_description(folder: Path) -> dict[str, Any] | None:
 
 
 def write_description(folder: Path, description: Mapping[str, Any]) -> None:
-    """Writes what the run is."""
+    """Write the description of a run."""
     write_text(folder / DESCRIPTION, json.dumps(description, indent=2, sort_keys=True) + "\n")
 
 
-def carried_on(
-    found: Mapping[str, Any] | None, asked: Mapping[str, Any], iteration: int
+def _continued(
+    found: Mapping[str, Any], asked: Mapping[str, Any], iteration: int
 ) -> dict[str, Any]:
-    """The description of a run that goes on at an iteration, maybe with something else than it began.
+    """Return the description of a run that continues at an iteration.
 
-    What made the iterations before is kept in `made_with.before`, a record for each stretch: only
-    within one are they bit for bit what the same call gives again.
+    `made_with.before` lists the versions and devices of earlier iterations, if they differ: results
+    are bit for bit reproducible only within one entry.
     """
-    was = dict((found or asked)["made_with"])
+    was = dict(found["made_with"])
     before = was.pop("before", [])
     if was != asked["made_with"]:
         before = [*before, {"until_iteration": iteration, **was}]
@@ -95,30 +98,29 @@ def carried_on(
 
 
 def check_same(folder: Path, asked: Mapping[str, Any]) -> None:
-    """Refuses a folder that holds another run, or the remains of one; changes nothing.
+    """Raise a ValueError if the folder contains another run, or parts of one; change nothing.
 
-    Raises:
-        ValueError: the first difference, by name.
+    The message names the first difference.
     """
     found = read_description(folder)
     if found is None:
         for name in (METRICS, TIMINGS, CHECKPOINT):
             if (folder / name).exists():
                 raise ValueError(
-                    f"{folder}: holds {name} but no {DESCRIPTION}; choose another folder"
+                    f"{folder}: contains {name} but no {DESCRIPTION}; choose another folder"
                 )
         return
     mine, theirs = dict(_flat(asked)), dict(_flat(found))
     for name in sorted(mine.keys() | theirs.keys()):
         if not name.startswith(_FREE) and mine.get(name) != theirs.get(name):
             raise ValueError(
-                f"{folder}: holds a run with {name} {_shown(theirs.get(name))}, "
+                f"{folder}: contains a run with {name} {_shown(theirs.get(name))}, "
                 f"not {_shown(mine.get(name))}; choose another folder"
             )
 
 
 def fingerprint(description: Mapping[str, Any]) -> str:
-    """What two calls have in common that are the same run."""
+    """Return a digest that is equal for all calls of the same run."""
     same = {k: v for k, v in sorted(_flat(description)) if not k.startswith(_FREE)}
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()
 
@@ -136,18 +138,18 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def forget_temporaries(folder: Path) -> None:
-    """Removes the half-written files that a kill left."""
+def remove_temporaries(folder: Path) -> None:
+    """Remove incomplete files that a killed process left."""
     for name in (DESCRIPTION, METRICS, TIMINGS, CHECKPOINT, "agent-*.safetensors"):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file; a last line that a kill cut short is left out.
+    """Return the rows of a JSONL file, without an incomplete last line.
 
     Raises:
-        ValueError: a line cannot be read; the message has the path.
+        ValueError: a line cannot be read; the message names file and line.
     """
     return [row for _, row in _lines(path)]
 
@@ -166,29 +168,40 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield line.decode(), row
 
 
-def keep_lines(path: Path, iterations: int, rows: int) -> None:
-    """Forgets what was written after the checkpoint that the run goes on from.
+def truncate(folder: Path, iterations: int, description: Mapping[str, Any]) -> None:
+    """Drop all rows after a checkpoint and update the description.
 
     Arguments:
-        path: of the file.
-        iterations: of the checkpoint.
-        rows: of each iteration.
+        folder: folder of the run.
+        iterations: iterations of the checkpoint.
+        description: description of the run that continues.
 
     Raises:
-        ValueError: what came before the checkpoint is not all there.
+        ValueError: rows before the checkpoint are missing.
     """
-    kept = [line for line, row in _lines(path) if row["iteration"] < iterations]
-    if len(kept) != iterations * rows:
-        raise ValueError(
-            f"{path}: has {len(kept)} of the {iterations * rows} rows that belong to the checkpoint"
-        )
-    text = "".join(kept)
-    if not path.is_file() or path.read_bytes() != text.encode():
-        write_text(path, text)
+    for name, each in ((METRICS, len(description["seeds"])), (TIMINGS, 1)):
+        path, rows = folder / name, iterations * each
+        kept = [line for line, row in _lines(path) if row["iteration"] < iterations]
+        if len(kept) != rows:
+            raise ValueError(f"{path}: has {len(kept)} of the {rows} rows before the checkpoint")
+        text = "".join(kept)
+        if not path.is_file() or path.read_bytes() != text.encode():
+            write_text(path, text)
+    found = read_description(folder) or description
+    continued = _continued(found, description, iterations)
+    if found != continued:
+        write_description(folder, continued)
 
 
-def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Adds rows and waits until they are on disk."""
+def append_rows(folder: Path, rows: Sequence[Row], seconds: float) -> None:
+    """Add the rows of some iterations, and the seconds that each iteration took."""
+    done = sorted({row["iteration"] for row in rows})
+    append_lines(folder / TIMINGS, [{"iteration": i, "seconds": seconds} for i in done])
+    append_lines(folder / METRICS, rows)
+
+
+def append_lines(path: Path, rows: Iterable[Row]) -> None:
+    """Append rows to a JSONL file and wait until they are on disk."""
     with path.open("a") as file:
         file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
         file.flush()
@@ -196,30 +209,38 @@ def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def agent_file(folder: Path, seed: int) -> Path:
-    """Where the agent of a seed lies."""
+    """Return the file of a seed's agent."""
     return folder / f"agent-{seed}.safetensors"
 
 
+def write_agents(folder: Path, agents: Iterable[Agent]) -> None:
+    """Write the agents whose files are missing or differ."""
+    for agent in agents:
+        path, data = agent_file(folder, agent.seed), agent.to_bytes()
+        if not path.is_file() or path.read_bytes() != data:
+            write_bytes(path, data)
+
+
 def agent_files(folder: Path) -> list[Path]:
-    """The agents of a finished run, by seed.
+    """Return the files of a finished run's agents, in the order of the seeds.
 
     Raises:
-        ValueError: the folder holds no run, or one that is not finished.
+        ValueError: the folder contains no run, or one that is not finished.
     """
     from holdfast.simulators.training import checkpoint
 
     description = read_description(folder)
     if description is None:
-        raise ValueError(f"{folder}: holds no training run")
+        raise ValueError(f"{folder}: contains no training run")
     asked = description["settings"]["iterations"]
     files = [agent_file(folder, seed) for seed in description["seeds"]]
     for file in files:
-        # Agents of a shorter run lie there until the longer one is done.
+        # Agents of a shorter run stay until the longer one is finished.
         trained = file.is_file() and checkpoint.read_header(file, "agent")["settings"]["iterations"]
         if trained != asked:
             done = len({row["iteration"] for row in read_lines(folder / METRICS)})
             raise ValueError(
-                f"{folder}: not finished, {done} of {asked} iterations; the same `train` goes on"
+                f"{folder}: not finished, {done} of {asked} iterations; repeat `train` to continue"
             )
     return files
 

@@ -1,13 +1,16 @@
-"""Settings of a training run as plain records, free of JAX for the command line's sake."""
+"""Settings of a training run, and the static plan made of them. This module does not import JAX."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast._support.arguments import check_whole_number
+
+if TYPE_CHECKING:
+    from holdfast.simulators.environment import Environment
 
 KERNELS = ("auto", "gaussian-mixture", "categorical", "tilted")
 GRADIENTS = ("score", "pathwise")
@@ -18,29 +21,41 @@ def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
 
 
-def _positive(name: str, value: float) -> None:
-    if not (isinstance(value, int | float) and 0 < value < math.inf):
-        raise ValueError(f"{name}: expected a number over 0, got {value!r}")
+def _check(record: Any, names: str, expected: str, accepts: Callable[[float], bool]) -> None:
+    for name in names.split():
+        value = getattr(record, name)
+        if not (isinstance(value, int | float) and accepts(value)):
+            raise ValueError(f"{name}: expected {expected}, got {value!r}")
+
+
+def _at_least_0(x: float) -> bool:
+    return 0 <= x < math.inf
 
 
 @dataclasses.dataclass(frozen=True)
 class AdversarySettings:
-    """How hard nature works against the present policy.
+    """Settings of the adversaries that search for worst-case kernels.
 
-    What such adversaries reach where the worst case is known, `benchmarks/adversary_strength.py` prints.
+    `benchmarks/adversary_strength.py` prints the share of the true worst case that they find.
 
     Arguments:
-        kernel: "gaussian-mixture", "categorical" or "tilted"; "auto" takes the one that fits the noise.
-        gradient: "score", or "pathwise" where dynamics, signal and critic are differentiable.
-        updates: batches drawn for each adversary before the policy moves.
-        batch_size: steps in each of them.
-        epochs: passes over each.
+        kernel: "gaussian-mixture", "categorical", "tilted", or "auto": the learned kernel that fits
+            the environment's disturbance.
+        gradient: "score", or "pathwise" if dynamics, signal and critic are differentiable.
+        updates: batches drawn for each adversary before each policy update.
+        batch_size: steps in each of these batches.
+        epochs: passes over each batch.
         minibatches: parts of a pass.
-        learning_rate: of Adam.
-        clip: a score-function step stops counting where the density has moved by this share.
-        hidden: layers of the network; none where the environment is a table.
-        components: of the mixture.
-        candidates: of the tilted kernel.
+        learning_rate: Adam learning rate of the kernel.
+        clip: largest relative change of the density that a score-function step rewards.
+        hidden: hidden layer sizes of the kernel's network; tables use none.
+        components: components of the Gaussian mixture.
+        candidates: disturbances among which the tilted kernel chooses.
+
+    Example:
+        >>> import holdfast as hf
+        >>> hf.AdversarySettings("tilted", updates=1).candidates
+        64
     """
 
     kernel: str = "auto"
@@ -61,54 +76,21 @@ class AdversarySettings:
         for name in ("updates", "batch_size", "epochs", "minibatches", "components"):
             check_whole_number(name, getattr(self, name), least=1)
         check_whole_number("candidates", self.candidates, least=2)
-        _positive("learning_rate", self.learning_rate)
-        _positive("clip", self.clip)
+        _check(self, "learning_rate clip", "a number over 0", lambda x: 0 < x < math.inf)
 
     def episodes(self, horizon: int) -> int:
-        """Episodes in a batch: enough for its steps, and the same number in every part of it."""
+        """Return the episodes of a batch: at least `batch_size` steps, in minibatches of equal size."""
         enough = math.ceil(self.batch_size / horizon)
         return math.ceil(enough / self.minibatches) * self.minibatches
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """Everything that decides a training run but the environment, the algorithm and the seeds.
+class StaticSettings:
+    """The settings that are compiled into the training program; see `Settings` for the fields."""
 
-    Arguments:
-        radius: of the KL ball of the disturbance around its nominal distribution, at every step.
-        cost_limit: of each cost; empty takes the environment's own.
-        limit_on: "episode" limits the undiscounted cost of an episode, whose horizon is its end;
-            "discounted" the discounted cost, with the critic going on where an episode is cut.
-        iterations: policy updates.
-        batch_size: steps drawn under each kernel for one update.
-        discount: of the reward, and of costs with limit_on="discounted"; None takes the simulator's own.
-        trust_region: δ, the KL of one update.
-        hidden: layers of the policy and of each critic.
-        reward_gae: λ of the reward's advantages.
-        cost_gae: λ of the costs' advantages.
-        cg_steps: conjugate gradient steps.
-        damping: added to the Fisher matrix's diagonal, in units of that diagonal's mean.
-        fisher_share: share of the batch in Fisher-vector products.
-        line_search_decay: factor from one try to the next.
-        line_search_tries: how many.
-        critic_epochs: passes over the batch.
-        critic_minibatches: parts of a pass.
-        critic_learning_rate: of Adam.
-        normalise: observations and features in units of their spread.
-        limit_confidence: a measured cost counts with so many of its standard errors on top.
-        limit_margin: the share of the limit that it is kept away from it, besides.
-        limit_gain: how fast the inner limit follows what is measured; 0 turns that off.
-        evaluation_share: size of the nominal batch of each iteration, in batches.
-        adversary: how hard nature works.
-    """
-
-    radius: float = 0.0
-    cost_limit: tuple[float, ...] = ()
     limit_on: str = "episode"
-    iterations: int = 100
     batch_size: int = 50_000
     discount: float | None = None
-    trust_region: float = 0.01
     hidden: tuple[int, ...] = (64, 32)
     reward_gae: float = 0.95
     cost_gae: float = 0.95
@@ -128,64 +110,239 @@ class Settings:
     adversary: AdversarySettings = AdversarySettings()
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.radius, int | float) and 0 <= self.radius < math.inf):
-            raise ValueError(f"radius: expected a finite number of at least 0, got {self.radius!r}")
         _one_of("limit_on", self.limit_on, ("episode", "discounted"))
+        whole = "batch_size cg_steps line_search_tries critic_epochs critic_minibatches"
+        for name in whole.split():
+            check_whole_number(name, getattr(self, name), least=1)
+        for size in self.hidden:
+            check_whole_number("hidden", size, least=1)
+        if self.discount is not None:
+            _check(self, "discount", "a number in [0, 1)", lambda x: 0 <= x < 1)
+        _check(self, "reward_gae cost_gae", "a number in [0, 1]", lambda x: 0 <= x <= 1)
+        _check(self, "damping critic_learning_rate", "a number over 0", lambda x: 0 < x < math.inf)
+        shares = "fisher_share line_search_decay evaluation_share"
+        _check(self, shares, "a number in (0, 1]", lambda x: 0 < x <= 1)
+        _check(self, "limit_margin limit_gain", "a number in [0, 1)", lambda x: 0 <= x < 1)
+        _check(self, "limit_confidence", "a finite number of at least 0", _at_least_0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(StaticSettings):
+    """Settings of a training run, apart from the environment, the algorithm and the seeds.
+
+    `radius`, `cost_limit` and `trust_region` are traced arguments of the compiled program: runs that
+    differ only in them and in `iterations` share one program.
+
+    Arguments:
+        radius: radius of the KL ball around the nominal disturbance, at every step.
+        cost_limit: limit of each cost; empty for the environment's own limits.
+        iterations: policy updates.
+        trust_region: δ, the largest KL divergence of one policy update.
+        limit_on: "episode" limits the undiscounted cost of an episode that ends at the horizon;
+            "discounted" limits the discounted cost, and the critic supplies the value at the horizon.
+        batch_size: steps drawn under each kernel for one update.
+        discount: discount of the reward, and of the costs with limit_on="discounted"; None for the
+            environment's own discount.
+        hidden: hidden layer sizes of the policy and of each critic.
+        reward_gae: λ of the reward's generalised advantages.
+        cost_gae: λ of the costs' generalised advantages.
+        cg_steps: conjugate gradient steps.
+        damping: multiple of the mean diagonal of the Fisher matrix that is added to its diagonal.
+        fisher_share: fraction of the batch used in Fisher-vector products.
+        line_search_decay: factor on the step from one try to the next.
+        line_search_tries: largest number of tries.
+        critic_epochs: passes over the batch when critics are fitted.
+        critic_minibatches: parts of a pass.
+        critic_learning_rate: Adam learning rate of the critics.
+        normalise: whether observations and features are normalised by their running mean and spread.
+        limit_confidence: number of standard errors added to the measured cost.
+        limit_margin: safety margin, as a fraction of the limit.
+        limit_gain: step size with which the inner limit follows the measured cost; 0 fixes it.
+        evaluation_share: size of each iteration's nominal batch, as a fraction of `batch_size`.
+        adversary: settings of the adversaries.
+
+    Example:
+        >>> import holdfast as hf
+        >>> settings = hf.Settings(radius=0.2, cost_limit=(0.1,))
+        >>> hf.Settings.from_dict(settings.to_dict()) == settings
+        True
+    """
+
+    radius: float = 0.0
+    cost_limit: tuple[float, ...] = ()
+    iterations: int = 100
+    trust_region: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole_number("iterations", self.iterations, least=1)
+        _check(self, "radius", "a finite number of at least 0", _at_least_0)
+        _check(self, "trust_region", "a number over 0", lambda x: 0 < x < math.inf)
         for limit in self.cost_limit:
             if not math.isfinite(limit):
                 raise ValueError(f"cost_limit: expected finite numbers, got {limit!r}")
-        for name in (
-            "iterations",
-            "batch_size",
-            "cg_steps",
-            "line_search_tries",
-            "critic_epochs",
-            "critic_minibatches",
-        ):
-            check_whole_number(name, getattr(self, name), least=1)
-        for name in ("trust_region", "damping", "critic_learning_rate"):
-            _positive(name, getattr(self, name))
-        if self.discount is not None and not 0 <= self.discount < 1:
-            raise ValueError(f"discount: expected a number in [0, 1), got {self.discount!r}")
-        for name in ("reward_gae", "cost_gae"):
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name}: expected a number in [0, 1], got {value!r}")
-        for name in ("fisher_share", "line_search_decay", "evaluation_share"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name}: expected in (0, 1], got {getattr(self, name)!r}")
-        for name in ("limit_margin", "limit_gain"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected in [0, 1), got {getattr(self, name)!r}")
-        if not 0 <= self.limit_confidence < math.inf:
-            raise ValueError(
-                f"limit_confidence: expected at least 0, got {self.limit_confidence!r}"
-            )
-        for size in self.hidden:
-            check_whole_number("hidden", size, least=1)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as values that JSON can hold; `from_dict` reads them back."""
+        """Return the settings as JSON values; `from_dict` reads them back."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`.
+        """Return the settings with these values.
 
         Raises:
-            ValueError: a key is not a setting; the message names it.
+            ValueError: a key is not a setting, or a value is out of range; the message names it.
         """
         given = _known(cls, values)
         if "adversary" in given:
             given["adversary"] = AdversarySettings(**_known(AdversarySettings, given["adversary"]))
         return cls(**given)
 
+    @property
+    def static(self) -> StaticSettings:
+        """The settings that are compiled into the training program."""
+        names = [field.name for field in dataclasses.fields(StaticSettings)]
+        return StaticSettings(**{name: getattr(self, name) for name in names})
+
+
+def read_settings(given: Mapping[str, Any], steps: int | None = None) -> Settings:
+    """Return the settings from values of any number or sequence type.
+
+    Arguments:
+        given: fields of `Settings`; `adversary` may be a mapping.
+        steps: simulator steps in the batches of policy updates, in place of `iterations`.
+
+    Raises:
+        ValueError: a value cannot be used; the message names it.
+    """
+    values = {k: v for k, v in given.items() if not (k == "cost_limit" and v is None)}
+    adversary = values.pop("adversary", {})
+    if isinstance(adversary, AdversarySettings):
+        adversary = dataclasses.asdict(adversary)
+    if not isinstance(adversary, Mapping):
+        raise ValueError(f"adversary: expected AdversarySettings or a mapping, got {adversary!r}")
+    values = _plain(Settings, values)
+    if "cost_limit" in values and not isinstance(values["cost_limit"], tuple):
+        values["cost_limit"] = (values["cost_limit"],)
+    inner = _plain(AdversarySettings, adversary)
+    try:
+        settings = Settings.from_dict({**values, "adversary": inner})
+    except TypeError as error:
+        raise ValueError(f"settings: {error}") from error
+    if steps is None:
+        return settings
+    if "iterations" in given:
+        raise ValueError("steps: give either steps or iterations, not both")
+    check_whole_number("steps", steps, least=1)
+    return dataclasses.replace(settings, iterations=-(-int(steps) // settings.batch_size))
+
+
+def _plain(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values as Python numbers and tuples, with integers as floats in float fields."""
+    real = {field.name for field in dataclasses.fields(kind) if "float" in str(field.type)}
+
+    def plain(value: Any, name: str) -> Any:
+        if hasattr(value, "tolist"):
+            value = value.tolist()
+        if isinstance(value, list | tuple):
+            return tuple(plain(each, name) for each in value)
+        return float(value) if type(value) is int and name in real else value
+
+    return {name: plain(value, name) for name, value in given.items()}
+
 
 def _known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     names = {field.name for field in dataclasses.fields(cls)}
     for key in values:
         if key not in names:
-            raise ValueError(
-                f"{key}: not one of the settings of training, {', '.join(sorted(names))}"
-            )
+            raise ValueError(f"{key}: not a training setting; there are {', '.join(sorted(names))}")
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
+
+def cost_limits(env: Environment, settings: Settings) -> tuple[float, ...]:
+    """Return the limit of every cost: those of the settings, or the environment's own.
+
+    Raises:
+        ValueError: the number of limits is not the number of costs.
+    """
+    limits = settings.cost_limit or env.cost_limits or ()
+    costs = len(env.cost_names)
+    if len(limits) != costs:
+        known = ", ".join(env.cost_names) or "none"
+        raise ValueError(
+            f"cost_limit: {env.name} has {costs} cost(s) ({known}), got {len(limits)} limit(s)"
+        )
+    return tuple(limits)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The static part of a training run; a compiled program belongs to one plan.
+
+    Attributes:
+        settings: static settings.
+        discounts: discount of the reward, then of every cost.
+        gaes: λ of their generalised advantages.
+        bootstrap: whether the critic supplies the value of an episode that the horizon cuts.
+        robust: whether every signal has its own worst-case kernel; otherwise all use the nominal one.
+        constrained: whether the limits are enforced.
+        devices: number of devices over which the episodes of a batch are divided.
+        algorithm_settings: settings record of the algorithm, or None if it has none.
+    """
+
+    settings: StaticSettings
+    discounts: tuple[float, ...]
+    gaes: tuple[float, ...]
+    bootstrap: bool
+    robust: bool
+    constrained: bool
+    devices: int = 1
+    algorithm_settings: Any = None
+
+    @classmethod
+    def create(
+        cls,
+        env: Environment,
+        settings: Settings,
+        *,
+        robust: bool,
+        constrained: bool,
+        devices: int = 1,
+        algorithm_settings: Any = None,
+    ) -> Self:
+        """Return the plan for an environment.
+
+        Raises:
+            ValueError: neither the settings nor the environment have a discount.
+        """
+        discount = settings.discount if settings.discount is not None else env.discount
+        if discount is None:
+            raise ValueError(f"discount: {env.name} has no discount of its own; pass discount=")
+        costs, episode = len(env.cost_names), settings.limit_on == "episode"
+        return cls(
+            settings.static,
+            (discount, *[1.0 if episode else discount] * costs),
+            (settings.reward_gae, *[settings.cost_gae] * costs),
+            not episode,
+            robust,
+            constrained,
+            devices,
+            algorithm_settings,
+        )
+
+    def episodes(self, env: Environment, share: float = 1.0) -> int:
+        """Return the episodes of a batch: enough for its steps if no episode ends early."""
+        return max(2, math.ceil(round(share * self.settings.batch_size) / env.horizon))
+
+    def steps(self, env: Environment) -> int:
+        """Return the steps simulated for one update of one policy, under all kernels."""
+
+        def drawn(episodes: int) -> int:
+            return math.ceil(episodes / self.devices) * self.devices * env.horizon
+
+        if not self.robust:
+            return drawn(self.episodes(env))
+        adversary = self.settings.adversary
+        learned_from = adversary.updates * drawn(adversary.episodes(env.horizon))
+        measured = drawn(self.episodes(env, self.settings.evaluation_share))
+        return len(self.discounts) * (drawn(self.episodes(env)) + learned_from) + measured
