@@ -97,7 +97,7 @@ def test_it_starts_uniformly_on_the_ice():
         ({"slip": -0.1}, "slip: expected a number in [0, 0.5], got -0.1"),
         ({"utility_cells": [16]}, "utility_cells: cells are 0 to 15, got 16"),
         ({"utility_cells": [-1]}, "utility_cells: expected a whole number of at least 0, got -1"),
-        ({"utility_cells": [5]}, "utility_cells: cell 5 is H, which absorbs"),
+        ({"utility_cells": [5]}, "utility_cells: expected cells that do not absorb, got 5"),
     ],
 )
 def test_bad_arguments(arguments, message):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from holdfast.environments import point_gather_episode as drawing
 from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.environments.point_gather import PointGather, PointGatherState
 from holdfast.environments.point_gather_episode import Episode, draw_episode
-from holdfast.report import episode as drawing
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.policy.networks import Policy
 from holdfast.simulators.training.settings import Settings

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from holdfast._support.arguments import check_probability, check_whole_number
-from holdfast.environments.grid import neighbours
+from holdfast._support.arguments import check_probability
+from holdfast.environments.grid import indicator_of_cells, neighbours
 from holdfast.model import Kernel, RobustCMDP, at_least
 from holdfast.uncertainty import KL
 
@@ -23,27 +23,27 @@ def frozen_lake(
     threshold: float = 0.7,
     discount: float = 0.99,
 ) -> RobustCMDP:
-    """The frozen lake: reach the goal over slippery ice, with a utility for standing in some cells.
+    """Return the frozen lake: reach the goal over slippery ice, with a utility in some cells.
 
     Cells are numbered row by row. Actions 0 to 3 move left, down, right, up. The move goes to each
-    side of what was meant with probability `slip`; a move off the map stays. The reward is `prize`
-    on the transition that enters a goal. The utility is 1 for every step begun in one of
-    `utility_cells`. Holes and goals absorb, with neither reward nor utility. The uncertainty set is
-    a KL ball.
+    side of the intended direction with probability `slip`; a move off the map stays. The reward is
+    `prize` on the transition that enters a goal. The utility is 1 for every step that starts in one of
+    `utility_cells`. Holes and goals absorb, with neither reward nor utility. The uncertainty set is a
+    KL ball.
 
-    From the paper: the 4 × 4 size, prize, radius, threshold, and a utility of 1 "at some states".
-    From Gymnasium's FrozenLake-v1, the environment that the paper names: the map and slip. Ours,
-    where the paper leaves it open: which cells have the utility, the discount, and the initial
-    cell, uniform on those that are neither hole nor goal.
+    From the paper: the 4 × 4 size, prize, radius, threshold, and a utility of 1 "at some states". From
+    Gymnasium's FrozenLake-v1, the environment that the paper names: the map and slip. Ours, because
+    the paper leaves them open: the cells with the utility, the discount, and the initial cell, uniform
+    on the ice.
 
     Arguments:
-        rows: the map, strings of equal length: H a hole, G a goal, S and F ice.
+        rows: the map, strings of equal length: H is a hole, G a goal, S and F are ice.
         slip: probability of each of the two sideways moves, at most 1/2.
         prize: reward on reaching a goal.
         utility_cells: numbers of the cells of ice that have the utility.
-        radius: of the KL ball, a number or an (S, A) array.
-        threshold: least discounted utility that is accepted.
-        discount: in [0, 1).
+        radius: radius of the KL ball, a number or an (S, A) array.
+        threshold: smallest accepted discounted utility.
+        discount: discount, in [0, 1).
 
     Returns:
         A model with one state for each cell, four actions and the constraint "utility".
@@ -64,12 +64,12 @@ def frozen_lake(
     letters = _letters(rows)
     cell = letters.ravel()
     ice = (cell == "S") | (cell == "F")
-    there = neighbours(letters.shape)
     turns = (np.arange(4)[:, None] + [-1, 0, 1]) % 4
-    successors = np.where(ice[:, None, None], there[:, turns], np.arange(cell.size)[:, None, None])
+    successors = np.where(
+        ice[:, None, None], neighbours(letters.shape)[:, turns], np.arange(cell.size)[:, None, None]
+    )
     enters_goal = ice[:, None, None] & (cell[successors] == "G")
-    utility = np.zeros((cell.size, 4))
-    utility[_ice_cells("utility_cells", utility_cells, cell)] = 1.0
+    utility = indicator_of_cells("utility_cells", utility_cells, ~ice)
     return RobustCMDP(
         transitions=Kernel(
             successors, np.broadcast_to([slip, 1 - 2 * slip, slip], successors.shape)
@@ -93,16 +93,6 @@ def _letters(rows: Sequence[str]) -> np.ndarray:
     letters = np.array([list(row) for row in rows])
     if not (letters == "G").any():
         raise ValueError(f"rows: no goal G in {tuple(rows)}")
-    if not ((letters == "S") | (letters == "F")).any():
+    if not np.isin(letters, ["S", "F"]).any():
         raise ValueError(f"rows: no ice S or F to start from in {tuple(rows)}")
     return letters
-
-
-def _ice_cells(name: str, cells: Sequence[int], letters: np.ndarray) -> list[int]:
-    for number in cells:
-        check_whole_number(name, number, least=0)
-        if number >= letters.size:
-            raise ValueError(f"{name}: cells are 0 to {letters.size - 1}, got {number!r}")
-        if letters[number] in ("H", "G"):
-            raise ValueError(f"{name}: cell {number} is {letters[number]}, which absorbs")
-    return list(cells)

@@ -1,4 +1,4 @@
-"""The gambler who bets on coin tosses until ruin or the goal."""
+"""The gambler's problem: bet on coin tosses until ruin or the goal."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def gambler(
     threshold: float = 2.5,
     discount: float = 0.95,
 ) -> RobustCMDP:
-    """The gambler's problem: reach a balance by betting, with a utility for modest stakes.
+    """Return the gambler's problem: reach a balance by betting, with a utility for modest stakes.
 
     State s is the balance, 0 to `goal`; action a stakes min(a + 1, s, goal − s). Heads wins the
     stake and tails loses it, so each (s, a) has the two outcomes s ± stake. The reward is `prize`
     on the transition that enters the goal. The utility is 1 when 2·stake ≤ s, and 0 otherwise. The
     balances 0 and `goal` absorb, with neither reward nor utility. The uncertainty set is a KL ball.
 
-    From the paper: goal, heads, prize, radius and threshold. Ours, where the paper leaves it open:
-    the stakes 1 to goal // 2, of which one that is too large is cut to what may be staked, the
-    utility, the discount, and the initial balance, uniform on 1 to goal − 1.
+    From the paper: goal, heads, prize, radius and threshold. Ours, because the paper leaves them open:
+    the stakes 1 to goal // 2, reduced to the largest allowed stake; the utility; the discount; and the
+    initial balance, uniform on 1 to goal − 1.
 
     Arguments:
-        goal: the balance at which the gambler stops, at least 2.
+        goal: balance at which the gambler stops, at least 2.
         heads: probability of winning the stake.
         prize: reward on reaching the goal.
-        radius: of the KL ball, a number or an (S, A) array.
-        threshold: least discounted utility that is accepted.
-        discount: in [0, 1).
+        radius: radius of the KL ball, a number or an (S, A) array.
+        threshold: smallest accepted discounted utility.
+        discount: discount, in [0, 1).
 
     Returns:
         A model with goal + 1 states, goal // 2 actions and the constraint "utility".

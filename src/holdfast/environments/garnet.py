@@ -1,4 +1,4 @@
-"""Garnets: random models of any size, the same for the same seed."""
+"""Garnets: random models of any size."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ def garnet(
     threshold: float | None = None,
     discount: float = 0.99,
 ) -> RobustCMDP:
-    """A random model with several costs and limits that a known policy keeps.
+    """Return a random model with several costs and limits that some policy meets exactly.
 
-    Rows of the kernel are drawn from Dirichlet(0.1), so most of their mass is on few states; each
-    cost of a pair is 1 with probability `cost_share`, else 0; the reward of a pair is uniform on
-    [0, 1]; the initial distribution is drawn from Dirichlet(0.5). A policy with rows from
-    Dirichlet(1) is drawn last, and every limit is its own worst-case cost: it is feasible, by
-    construction, with nothing to spare. The uncertainty set is a KL ball.
+    Rows of the kernel are drawn from Dirichlet(0.1), so most of their mass lies on few states. Each
+    cost of a pair is 1 with probability `cost_share`, otherwise 0. The reward of a pair is uniform on
+    [0, 1]. The initial distribution is drawn from Dirichlet(0.5). A policy with rows from Dirichlet(1)
+    is drawn last, and every limit is its worst-case cost, so this policy is feasible with margin zero.
+    The uncertainty set is a KL ball.
 
-    From EpiRC-PGS's public code, in one of its versions: sizes, the kernel's and the initial
-    distribution, the costs and their number, the discount, limits at a random policy's worst-case
-    costs. Ours: the reward (there a fifth cost is minimised), the random policy's Dirichlet(1) (there
-    0.2), the set (there a KL penalty) and its radius.
+    From the public code of EpiRC-PGS, in one of its versions: sizes, the distributions of the kernel
+    and of the initial state, the costs and their number, the discount, and limits at a random policy's
+    worst-case costs. Ours: the reward (there a fifth cost is minimised), the random policy's
+    Dirichlet(1) (there 0.2), the set (there a KL penalty) and its radius.
 
     Arguments:
-        seed: draws everything.
-        states: how many.
-        actions: how many.
-        constraints: how many costs; 0 is allowed.
+        seed: seed of everything that is drawn.
+        states: number of states.
+        actions: number of actions.
+        constraints: number of costs; 0 is allowed.
         cost_share: probability that a pair has a given cost.
-        radius: of the KL ball, a number or an (S, A) array.
-        threshold: largest discounted cost that is accepted of every cost; if left out, the random
-            policy's.
-        discount: in [0, 1).
+        radius: radius of the KL ball, a number or an (S, A) array.
+        threshold: largest accepted discounted cost, the same for every cost; by default the random
+            policy's worst-case costs.
+        discount: discount, in [0, 1).
 
     Returns:
         A model with dense rows and the constraints "cost 1", "cost 2", …
@@ -88,5 +88,6 @@ def garnet(
     from holdfast.tabular.evaluate import evaluate
 
     evaluation = evaluate(limited(0.0), policy)
-    # More by a little than what the evaluation may be off, or the policy itself might miss its limits.
+    # Limits exceed the costs by four times the evaluation's error bound, so that the policy is certified
+    # feasible when its costs are computed again.
     return limited([each.worst + 4 * evaluation.error for each in evaluation.constraints])

@@ -1,4 +1,4 @@
-"""Objects to gather: where they lie, where the body is to them, and what its sensors read of them."""
+"""Objects of the gathering tasks: their positions, and the sensors that see them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt
 
+# All numbers are the published ones: objects, half the width of the arena, cells on which objects may
+# lie, distance of the centre of mass ahead of the body's origin, and sectors of the sensors.
 APPLES, BOMBS = 2, 8
 OBJECTS = APPLES + BOMBS
 ARENA = 6.0
@@ -17,17 +19,17 @@ MASS_AHEAD = 0.042583
 BINS = 10
 
 _CELLS_A_SIDE, _CELL_OF_ORIGIN = 6, 21
-# Between neighbouring bins lie nine rays: left = slope × ahead.
+# Slopes of the nine rays between neighbouring sectors: left = slope × ahead.
 _BIN_SLOPES = np.tan(np.pi * (np.arange(1, BINS) / BINS - 0.5)).astype(np.float32)
 
 
 def distinct_cells(bits: UInt[Array, "10"]) -> Int[Array, "10"]:
-    """Ten different cells from 32 random bits for each, every ordered choice as likely as every other.
+    """Return ten different cells from 32 random bits each, with equal probability for every order.
 
-    Cell i is first drawn among the 35 − i that are left, by its rank among them. Going back through
-    the draws, every later rank that is not below an earlier one moves up by one to make room for it.
-    That is far quicker here than sorting random keys or picking from a list. (The remainder of 32
-    random bits favours a cell by less than 1e-8.)
+    Cell i is first drawn among the 35 − i remaining cells, by its rank among them. Then, from the last
+    draw to the first, every later rank that is not below an earlier one moves up by one. This is much
+    faster here than sorting random keys. The remainder of 32 random bits favours a cell by less than
+    1e-8.
 
     Example:
         >>> import jax
@@ -43,7 +45,7 @@ def distinct_cells(bits: UInt[Array, "10"]) -> Int[Array, "10"]:
 
 
 def cell_positions(cells: Int[Array, " n"]) -> Float[Array, "n 2"]:
-    """The x and y of cells 0 to 34, which run through {−6, −4, …, 4}² and leave out the origin.
+    """Return x and y of cells 0 to 34, which are {−6, −4, …, 4}² without the origin.
 
     Example:
         >>> import jax.numpy as jnp
@@ -58,7 +60,7 @@ def cell_positions(cells: Int[Array, " n"]) -> Float[Array, "n 2"]:
 def in_body_frame(
     pose: Float[Array, "3"], objects: Float[Array, "n 2"]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """How far ahead of the centre of mass and how far to its left each object lies.
+    """Return how far ahead of the centre of mass and how far to its left each object lies.
 
     Example:
         >>> import jax.numpy as jnp
@@ -78,10 +80,10 @@ def sensors(
     present: Bool[Array, "10"],
     sensor_range: Float[Array, ""] | float,
 ) -> Float[Array, "20"]:
-    """Readings for apples, then for bombs, each in ten sectors from right to left.
+    """Return the readings for apples, then for bombs, each in ten sectors from right to left.
 
-    The sector of an object is the number of rays between sectors that it has passed, counted from
-    the right: the floor of (angle + π/2)/(π/10) without the angle.
+    The sector of an object is the number of rays to its right, which equals the floor of
+    (angle + π/2)/(π/10) without computing the angle.
 
     Example:
         >>> import jax.numpy as jnp
@@ -100,9 +102,9 @@ def sensors(
 
 
 def sorted_rows(keys: Float[Array, " n"], rows: Float[Array, "n k"]) -> Float[Array, "n k"]:
-    """Rows by rising key; equal keys keep their order.
+    """Return rows by rising key; equal keys keep their order.
 
-    A row's place is the number of rows before it. For a handful of rows that is quicker than a sort.
+    A row's place is the number of rows before it. For ten rows this is faster than a sort.
 
     Example:
         >>> import jax.numpy as jnp
@@ -119,7 +121,7 @@ def sorted_rows(keys: Float[Array, " n"], rows: Float[Array, "n k"]) -> Float[Ar
 
 
 def normal_from(bits: UInt[Array, " n"]) -> Float[Array, " n"]:
-    """Standard normal numbers made of 32 random bits each.
+    """Return standard normal numbers from 32 random bits each.
 
     Example:
         >>> import jax
@@ -127,6 +129,6 @@ def normal_from(bits: UInt[Array, " n"]) -> Float[Array, " n"]:
         >>> abs(float(numbers.mean())) < 0.05, abs(float(numbers.std()) - 1) < 0.05
         (True, True)
     """
-    # The middles of 2²⁴ equal parts of (−1, 1): the ends would be infinite.
+    # Midpoints of 2²⁴ equal parts of (−1, 1), because the ends would map to infinity.
     uniform = (bits >> 8).astype(jnp.float32) * 2.0**-23 + (2.0**-24 - 1)
     return math.sqrt(2) * lax.erf_inv(uniform)

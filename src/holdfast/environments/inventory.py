@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import check_whole_number
@@ -24,26 +23,26 @@ def inventory(
     threshold: float = 14.0,
     discount: float = 0.95,
 ) -> RobustCMDP:
-    """A shop orders stock every day, sells what is asked for, and may not lose too many sales.
+    """Return a shop that orders stock every day and has a limit on lost sales.
 
-    State s is the stock, 0 to `capacity`; action a orders a units, cut to capacity − s. Then the
-    demand comes: Poisson with the given mean, all of 2·capacity and over counted as 2·capacity.
-    What is there is sold, the rest of the demand is lost. The reward is price·sold −
-    purchase·ordered − holding·left over, the cost is the number of sales lost; both depend on the
-    demand, which is the outcome of a pair, so the uncertainty set, a KL ball, is over the demand.
+    State s is the stock, 0 to `capacity`; action a orders a units, at most capacity − s. The demand is
+    then Poisson with the given mean; demands above 2·capacity count as 2·capacity. The shop sells what
+    it has, and the rest of the demand is lost. The reward is price·sold − purchase·ordered −
+    holding·left over. The cost is the number of lost sales. Both depend on the demand, which is the
+    outcome of a pair, so the uncertainty set, a KL ball, is a set of demand distributions.
 
-    From the RCPG paper: that it is an inventory. Everything else is ours: the price of losing sales
-    is low enough to make an empty shop pay, which the constraint forbids.
+    From the RCPG paper: only that it is an inventory. Ours: everything else. Without the constraint an
+    empty shop would be the most profitable.
 
     Arguments:
-        capacity: the largest stock, at least 1.
-        mean_demand: of the Poisson distribution, positive.
-        price: of a unit sold.
-        purchase: of a unit ordered.
-        holding: of a unit left over, each day.
-        radius: of the KL ball, a number or an (S, A) array.
-        threshold: largest discounted number of lost sales that is accepted.
-        discount: in [0, 1).
+        capacity: largest stock, at least 1.
+        mean_demand: mean of the Poisson distribution, positive.
+        price: income from a unit sold.
+        purchase: expense for a unit ordered.
+        holding: expense for a unit left over, each day.
+        radius: radius of the KL ball, a number or an (S, A) array.
+        threshold: largest accepted discounted number of lost sales.
+        discount: discount, in [0, 1).
 
     Returns:
         A model with capacity + 1 states, as many actions and the constraint "lost sales".
@@ -59,13 +58,16 @@ def inventory(
     Reference:
         Russel, Benosman and van Baar, Robust Constrained-MDPs (arXiv 2010.04870), experiments.
     """
+    from scipy.stats import poisson
+
     check_whole_number("capacity", capacity, least=1)
     if not (isinstance(mean_demand, (int, float)) and 0 < mean_demand < math.inf):
         raise ValueError(f"mean_demand: expected a positive number, got {mean_demand!r}")
-    chance = _demand(2 * capacity, mean_demand)
+    demand = np.arange(2 * capacity + 1)
+    # The last entry is the probability of 2·capacity or more.
+    chance = np.r_[poisson.pmf(demand[:-1], mean_demand), poisson.sf(demand[-2], mean_demand)]
     stock = np.arange(capacity + 1)[:, None, None]
     ordered = np.minimum(np.arange(capacity + 1)[:, None], capacity - stock)
-    demand = np.arange(2 * capacity + 1)
     sold = np.minimum(stock + ordered, demand)
     left = stock + ordered - sold
     return RobustCMDP(
@@ -76,11 +78,3 @@ def inventory(
         discount=discount,
         uncertainty=KL(radius),
     )
-
-
-def _demand(most: int, mean: float) -> Float[np.ndarray, " demands"]:
-    """Poisson probabilities of 0 to most − 1, and of most or more."""
-    number = np.arange(most)
-    logs = number * math.log(mean) - mean - np.array([math.lgamma(n + 1) for n in number])
-    chance = np.exp(logs)
-    return np.r_[chance, max(1 - chance.sum(), 0.0)]

@@ -1,4 +1,4 @@
-"""Machine replacement: run a machine until it breaks, or spend time on its repair."""
+"""Machine replacement: run a machine until it breaks, or spend time on repairs."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ def machine_replacement(
     threshold: float = 3.0,
     discount: float = 0.95,
 ) -> RobustCMDP:
-    """A machine ages with use; the oldest state costs most, and time under repair is limited.
+    """Return a machine that ages with use, with a limit on the time under repair.
 
-    States 0 to `ages` − 1 are the machine's ages, then come the quick and the thorough repair.
-    Waiting, the machine ages by one with probability `wear`; the oldest stays. Sent to repair, it
-    is in the quick repair next with 0.6, in the thorough one with 0.1, and ages by one with 0.3.
-    Waiting in the quick repair makes it new with 0.8, asking for repair again stays there; the
-    thorough repair goes on for ever while one waits, and asking again moves to the quick one with
-    0.6. A step begun in the oldest state costs `breakdown_cost`, in a repair state its own cost;
-    the reward is minus that. The cost that is constrained is 1 for every step begun in either
-    repair. The uncertainty set is a KL ball.
+    States 0 to `ages` − 1 are the machine's ages; then come the quick and the thorough repair. Action 0
+    waits and action 1 sends the machine to repair. If it waits, it ages by one with probability `wear`;
+    the oldest stays. If it is sent to repair, the next state is the quick repair with 0.6, the thorough
+    repair with 0.1, and one age more with 0.3. In the quick repair, waiting makes it new with 0.8, and
+    asking for repair stays there. In the thorough repair, waiting stays there, and asking for repair
+    moves to the quick one with 0.6. A step that starts in the oldest state costs `breakdown_cost`, in a
+    repair state that repair's cost; the reward is minus this cost. The constrained cost is 1 for every
+    step that starts in either repair. The uncertainty set is a KL ball.
 
     From Delage and Mannor's machine, as public code reads their figure: the ten states, all
-    probabilities (that the oldest machine stays with 0.3 when sent to repair among them), the costs
-    20, 2 and 10. Ours: the constraint and its threshold, costs by the state begun in, the discount,
-    the start as new, the set and its radius.
+    probabilities (among them that the oldest machine stays with 0.3 when sent to repair), and the costs
+    20, 2 and 10. Ours: the constraint and its threshold, costs by the state in which a step starts, the
+    discount, the start as new, the set and its radius.
 
     Arguments:
-        ages: how many, at least 2.
-        wear: probability of ageing by one while running.
-        breakdown_cost: of a step in the oldest state.
-        repair_costs: of a step in the quick and in the thorough repair.
-        radius: of the KL ball, a number or an (S, A) array.
-        threshold: largest discounted time under repair that is accepted.
-        discount: in [0, 1).
+        ages: number of ages, at least 2.
+        wear: probability of ageing by one in a step without repair.
+        breakdown_cost: cost of a step in the oldest state.
+        repair_costs: cost of a step in the quick and in the thorough repair.
+        radius: radius of the KL ball, a number or an (S, A) array.
+        threshold: largest accepted discounted time under repair.
+        discount: discount, in [0, 1).
 
     Returns:
         A model with ages + 2 states, two actions and the constraint "repairs".

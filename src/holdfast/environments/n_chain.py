@@ -1,4 +1,4 @@
-"""The chain on which one end pays for being there."""
+"""The N-chain: a walk between two ends, one of which pays a bonus."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ def n_chain(
     threshold: float = 6.0,
     discount: float = 0.95,
 ) -> RobustCMDP:
-    """A chain of nodes: left pays reward, right pays utility, and the far right end pays a bonus.
+    """Return a chain of nodes: left pays reward, right pays utility, and the right end pays a bonus.
 
     State s is node s + 1; action 0 moves left and action 1 moves right. With probability `slip` the
-    move goes the other way; a move past an end stays. The signals depend on the action taken, not
-    on where the move went: (reward, utility) is (1, 0) for left and (0, 2) for right, and in the
-    last node both actions have `bonus` added to their reward. The uncertainty set is a KL ball.
+    move goes the other way; a move past an end stays. The signals depend on the action, not on where
+    the move went: (reward, utility) is (1, 0) for left and (0, 2) for right. In the last node both
+    actions also pay the reward `bonus`. The uncertainty set is a KL ball.
 
     From the paper: nodes, slip, the signals of both moves, the size of the bonus, radius and
-    threshold. Ours, where the paper leaves it open: that the bonus is paid for every step begun in
-    the last node, that a move past an end stays, the discount, and the uniform initial
-    distribution.
+    threshold. Ours, because the paper leaves them open: every step that starts in the last node pays
+    the bonus; a move past an end stays; the discount; and the uniform initial distribution.
 
     Arguments:
         nodes: length of the chain, at least 2.
         slip: probability that a move goes the other way.
         bonus: reward added in the last node.
-        radius: of the KL ball, a number or an (S, A) array.
-        threshold: least discounted utility that is accepted.
-        discount: in [0, 1).
+        radius: radius of the KL ball, a number or an (S, A) array.
+        threshold: smallest accepted discounted utility.
+        discount: discount, in [0, 1).
 
     Returns:
         A model with `nodes` states, two actions and the constraint "utility".
@@ -60,16 +59,14 @@ def n_chain(
     check_probability("slip", slip)
     node = np.arange(nodes)
     left, right = np.maximum(node - 1, 0), np.minimum(node + 1, nodes - 1)
-    as_meant_or_not = np.stack([[left, right], [right, left]]).transpose(2, 0, 1)
+    successors = np.stack([[left, right], [right, left]]).transpose(2, 0, 1)
     reward = np.zeros((nodes, 2))
     reward[:, LEFT] = 1.0
     reward[-1] += bonus
     utility = np.zeros((nodes, 2))
     utility[:, RIGHT] = 2.0
     return RobustCMDP(
-        transitions=Kernel(
-            as_meant_or_not, np.broadcast_to([1 - slip, slip], as_meant_or_not.shape)
-        ),
+        transitions=Kernel(successors, np.broadcast_to([1 - slip, slip], successors.shape)),
         reward=reward,
         constraints=[at_least(utility, threshold, name="utility")],
         discount=discount,

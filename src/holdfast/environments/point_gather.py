@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from holdfast._support.arguments import check_whole_number
+from holdfast.environments._fields import constant, horizon_field, parameter, plain_or_traced
 from holdfast.environments.gathering import (
     APPLES,
     ARENA,
@@ -26,6 +25,7 @@ from holdfast.environments.gathering import (
 )
 from holdfast.simulators.environment import Box, Environment, GaussianNoise, Step
 
+# Height of the centre of mass, a constant of the observation, and limits of (distance, turn).
 MASS_HEIGHT = 0.5
 ACTION_LIMITS = (1.0, 0.25)
 
@@ -33,14 +33,14 @@ _PARAMETERS = ("speed", "turn", "catch_distance", "noise_scale", "sensor_range")
 
 
 class PointGatherState(NamedTuple):
-    """Where everything is. The first two objects are the apples, the other eight the bombs.
+    """Positions of the point and of the objects: first the two apples, then the eight bombs.
 
     Attributes:
         pose: x, y and heading θ.
         velocity: drawn at the start and never used: three numbers of noise in the observation.
         objects: x and y of each object.
-        present: whether it is still there.
-        clock: steps taken; kept only where the environment was asked to show it.
+        present: whether each object is still there.
+        clock: number of steps taken; None unless the environment shows the clock.
     """
 
     pose: Float[Array, "3"]
@@ -51,10 +51,10 @@ class PointGatherState(NamedTuple):
 
 
 class PointGather(Environment):
-    """A point that drives through a square, collects apples and should leave the bombs alone.
+    """A point that drives through a square, collects apples and should avoid bombs.
 
     *Motion.* With action (a₀, a₁) the heading turns, θ += a₁, and then the point moves along it,
-    (x, y) += a₀·(cos θ, sin θ); x and y are cut to ±6. No velocity is kept.
+    (x, y) += a₀·(cos θ, sin θ). x and y are clipped to ±6. No velocity is kept.
 
     *Signals.* Two apples and eight bombs lie on distinct cells of {−6, −4, …, 4}² without the origin.
     An object is caught, and vanishes, when it is less than 1 away from the centre of mass, which lies
@@ -62,33 +62,34 @@ class PointGather(Environment):
     costs 1. The episode ends when nothing is left, or is cut after `horizon` steps.
 
     *Observation*, 29 numbers: pose (3), velocity (3, constant noise), centre of mass (3), sensors for
-    apples (10) and bombs (10), and the share of the horizon that has passed if `clock`. The sensors
-    part the half plane ahead, from right to left, into ten sectors; each reads 1 − distance/6 of the
-    nearest object in it, and 0 without one within 6.
+    apples (10) and bombs (10); with `clock` also the elapsed share of the horizon. The sensors divide
+    the half plane ahead, from right to left, into ten sectors. Each reads 1 − distance/6 of the nearest
+    object in it, and 0 if none is within 6.
 
-    *Disturbance.* The original has no noise in its steps, so these two are ours. Under "state" a
-    disturbance (w₁, w₂, w₃) is part of the move: θ += a₁ + 0.15·w₃ first, then
-    x += a₀·cos θ + 0.15·w₁ with the new θ, and y likewise, then the cut to ±6; catching and sensing
-    happen where that ends. Under "action" a disturbance (w₁, w₂) makes the action a + 0.15·w, which
-    is then clipped: near a limit the clipping takes some of it away.
+    *Disturbance.* Under "state" a disturbance (w₁, w₂, w₃) is part of the move: first
+    θ += a₁ + 0.15·w₃, then x += a₀·cos θ + 0.15·w₁ with the new θ, and y likewise, then the clipping to
+    ±6. Catching and sensing happen at the final position. Under "action" a disturbance (w₁, w₂) changes
+    the action to a + 0.15·w, which is then clipped, so near a limit it has less effect.
+
+    From the CPO paper and its code, the task that the RCPO paper uses: motion, objects, signals,
+    sensors, horizon, the cost limit 0.1 and the discount. Ours: both disturbances with their scale,
+    because the original has no noise; clipped actions, which the original does not enforce; the clock.
 
     Arguments:
         channel: where the disturbance enters, "state" or "action".
-        clip_actions: whether actions are cut to [−1, 1] × [−0.25, 0.25]; the original never does.
-        horizon: steps in an episode.
-        clock: whether the policy sees how much of the horizon has passed; the original's does not.
-        speed: factor on a₀. This and the following are what `with_parameters` can change.
+        clip_actions: whether actions are clipped to [−1, 1] × [−0.25, 0.25].
+        horizon: number of steps in an episode.
+        clock: whether the policy sees the elapsed share of the horizon.
+        speed: factor on a₀. `with_parameters` can change this and the following arguments.
         turn: factor on a₁.
-        catch_distance: within which objects are caught.
+        catch_distance: distance within which objects are caught.
         noise_scale: standard deviation of the disturbance.
-        sensor_range: beyond which objects are unseen.
+        sensor_range: distance beyond which objects are not seen.
 
     Example:
-        >>> import equinox as eqx
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> from holdfast.environments.point_gather import PointGather
-        >>> env = PointGather()
+        >>> import equinox as eqx, jax, jax.numpy as jnp
+        >>> import holdfast as hf
+        >>> env = hf.environments.PointGather()
         >>> state, observation = eqx.filter_jit(env.reset)(jax.random.key(0))
         >>> env.observation_size, env.feature_size
         (29, 44)
@@ -104,55 +105,28 @@ class PointGather(Environment):
         Learning for Continuous Control (ICML 2016).
     """
 
-    speed: Float[Array, ""]
-    turn: Float[Array, ""]
-    catch_distance: Float[Array, ""]
-    noise_scale: Float[Array, ""]
-    sensor_range: Float[Array, ""]
-    channel: Literal["state", "action"] = eqx.field(static=True)
-    clip_actions: bool = eqx.field(static=True)
-    clock: bool = eqx.field(static=True)
-    _horizon: int = eqx.field(static=True)
+    channel: Literal["state", "action"] = constant("state")
+    clip_actions: bool = constant(True, bool)
+    horizon: int = horizon_field(15)
+    clock: bool = constant(False, bool)
+    speed: Float[Array, ""] = parameter(1.0)
+    turn: Float[Array, ""] = parameter(1.0)
+    catch_distance: Float[Array, ""] = parameter(1.0)
+    noise_scale: Float[Array, ""] = parameter(0.15)
+    sensor_range: Float[Array, ""] = parameter(6.0)
 
-    def __init__(
-        self,
-        *,
-        channel: Literal["state", "action"] = "state",
-        clip_actions: bool = True,
-        horizon: int = 15,
-        clock: bool = False,
-        speed: float = 1.0,
-        turn: float = 1.0,
-        catch_distance: float = 1.0,
-        noise_scale: float = 0.15,
-        sensor_range: float = 6.0,
-    ) -> None:
-        if channel not in ("state", "action"):
-            raise ValueError(f"channel: expected 'state' or 'action', got {channel!r}")
-        check_whole_number("horizon", horizon, least=1)
-        self.channel = channel
-        self.clip_actions = bool(clip_actions)
-        self.clock = bool(clock)
-        self._horizon = int(horizon)
-        self.speed = jnp.asarray(speed, jnp.float32)
-        self.turn = jnp.asarray(turn, jnp.float32)
-        self.catch_distance = jnp.asarray(catch_distance, jnp.float32)
-        self.noise_scale = jnp.asarray(noise_scale, jnp.float32)
-        self.sensor_range = jnp.asarray(sensor_range, jnp.float32)
+    name = "point-gather"
+    cost_names = ("bombs",)
+    cost_limits = (0.1,)
+    discount = 0.995
 
-    @property
-    def name(self) -> str:
-        """What runs and messages call it."""
-        return "point-gather"
-
-    @property
-    def horizon(self) -> int:
-        """Steps after which an episode is cut."""
-        return self._horizon
+    def __check_init__(self) -> None:
+        if self.channel not in ("state", "action"):
+            raise ValueError(f"channel: expected 'state' or 'action', got {self.channel!r}")
 
     @property
     def observation_size(self) -> int:
-        """29, and one more with a clock."""
+        """29, or 30 with a clock."""
         return 9 + 2 * BINS + self.clock
 
     @property
@@ -167,49 +141,29 @@ class PointGather(Environment):
 
     @property
     def action_space(self) -> Box:
-        """Distance and turn; without bounds where they are not enforced."""
+        """Distance and turn; unbounded if actions are not clipped."""
         high = ACTION_LIMITS if self.clip_actions else (float("inf"), float("inf"))
         return Box(low=(-high[0], -high[1]), high=high)
 
     @property
     def disturbance(self) -> GaussianNoise:
-        """Noise on (x, y, θ) or on the action, by the same scale on each."""
+        """Noise on (x, y, θ) or on the action, with the same scale for each."""
         size = 3 if self.channel == "state" else 2
-        return GaussianNoise(size, self.channel, (_number(self.noise_scale),) * size)
-
-    @property
-    def cost_names(self) -> tuple[str, ...]:
-        """One cost: whether a bomb was caught."""
-        return ("bombs",)
-
-    @property
-    def cost_limits(self) -> tuple[float, ...]:
-        """0.1 bombs an episode."""
-        return (0.1,)
-
-    @property
-    def discount(self) -> float:
-        """The published discount."""
-        return 0.995
+        return GaussianNoise(size, self.channel, (plain_or_traced(self.noise_scale),) * size)
 
     @property
     def parameters(self) -> dict[str, float]:
-        """The physics that `with_parameters` can change."""
-        return {name: _number(getattr(self, name)) for name in _PARAMETERS}
+        """Parameters that `with_parameters` can change."""
+        return {name: plain_or_traced(getattr(self, name)) for name in _PARAMETERS}
 
     def description(self) -> dict[str, Any]:
-        """All that defines it, as values that JSON can hold."""
-        options = {
-            "channel": self.channel,
-            "clip_actions": self.clip_actions,
-            "horizon": self.horizon,
-            "clock": self.clock,
-        }
+        """Return everything that defines it as JSON values."""
+        options = {n: getattr(self, n) for n in ("channel", "clip_actions", "horizon", "clock")}
         return {**super().description(), "options": {**options, **self.parameters}}
 
     def reset(self, key: PRNGKeyArray) -> tuple[PointGatherState, Float[Array, " observation"]]:
-        """The point near the origin, and the objects on distinct cells."""
-        # One draw for all: a generator mapped over thousands of keys is slow to compile.
+        """Return the point near the origin and the objects on distinct cells."""
+        # One draw for everything: a generator mapped over thousands of keys compiles slowly.
         bits = jax.random.bits(key, (6 + OBJECTS,), jnp.uint32)
         body = normal_from(bits[:6])
         state = PointGatherState(
@@ -227,7 +181,7 @@ class PointGather(Environment):
         action: Float[Array, "2"],
         disturbance: Float[Array, " disturbance"],
     ) -> Step:
-        """Turns, moves, and catches what is then within reach."""
+        """Turn, move, and catch the objects that are then within reach."""
         pose = self._move(state.pose, action, disturbance)
         ahead, left = in_body_frame(pose, state.objects)
         within_reach = ahead**2 + left**2 < self.catch_distance**2
@@ -267,7 +221,7 @@ class PointGather(Environment):
         return jnp.clip(action, -limits, limits) if self.clip_actions else action
 
     def observe(self, state: PointGatherState) -> Float[Array, " observation"]:
-        """What the policy sees of a state."""
+        """Return the policy's observation of a state."""
         x, y, heading = state.pose
         mass_x, mass_y = x + MASS_AHEAD * jnp.cos(heading), y + MASS_AHEAD * jnp.sin(heading)
         centre_of_mass = jnp.stack([mass_x, mass_y, jnp.full((), MASS_HEIGHT, jnp.float32)])
@@ -279,28 +233,27 @@ class PointGather(Environment):
         return jnp.concatenate(parts)
 
     def features(self, state: PointGatherState) -> Float[Array, " features"]:
-        """All that the future depends on; `velocity` is left out, since nothing depends on it.
+        """Return everything on which the future depends, which is the state without `velocity`.
 
-        First x/6, y/6, cos θ and sin θ. Then four numbers for each object, apples before bombs and
-        within its kind the nearest first, those already caught last:
+        First x/6, y/6, cos θ and sin θ. Then four numbers for each object, apples before bombs, each
+        kind sorted by distance with caught objects last:
 
-        - where it is in the body's frame, ahead and to the left, with the distance d from the centre
-          of mass turned into tanh(d/2): directions stay, and what is near is well resolved;
-        - tanh(d − catch distance): negative is caught, and a push of 0.1 changes it by up to 0.1;
-        - 1 if it is still there. A caught one reads (0, 0, 1, 0).
+        - its position ahead of and to the left of the centre of mass, with the distance d mapped to
+          tanh(d/2): the direction is kept, and near objects are well resolved;
+        - tanh(d − catch distance): negative within reach, and changed by up to 0.1 by a push of 0.1;
+        - 1 if it is still there. A caught object reads (0, 0, 1, 0).
         """
         return self._features(state, *in_body_frame(state.pose, state.objects))
 
     def nature_features(
         self, state: PointGatherState, action: Float[Array, "2"]
     ) -> Float[Array, " nature"]:
-        """The features of where the step would lead undisturbed, before anything is caught there.
+        """Return the features after the undisturbed step, before anything is caught, and the action.
 
-        So the number tanh(d − catch distance) says of every object which side of being caught it is
-        on, and by how much: what a push can change. Objects are shown in the frame in which nature
-        pushes: that of x and y where it pushes the state, the body's where it pushes the action. The
-        action follows, as far as it has an effect; with it this is as much as the state and the action,
-        but for how far a wall cut the step.
+        The number tanh(d − catch distance) then shows for every object on which side of the catch
+        distance the step ends, and how far from it. Objects are shown in the frame in which nature
+        pushes: x and y if it pushes the state, the body's frame if it pushes the action. Together with
+        the action this determines the state and the action, except for how far a wall cut the step.
         """
         undisturbed = jnp.zeros(self.disturbance.size, jnp.float32)
         there = state._replace(pose=self._move(state.pose, action, undisturbed))
@@ -314,10 +267,10 @@ class PointGather(Environment):
     def _features(
         self, state: PointGatherState, first: Float[Array, "10"], second: Float[Array, "10"]
     ) -> Float[Array, " features"]:
-        """Pose and objects, which lie at (first, second) from the centre of mass, in some frame."""
+        """Return the features, with objects at (first, second) from the centre of mass in some frame."""
         x, y, heading = state.pose
         pose = jnp.stack([x / ARENA, y / ARENA, jnp.cos(heading), jnp.sin(heading)])
-        # Not below a tiny number, so that the direction to an object underfoot is no 0/0.
+        # At least 1e-6, so that the direction to an object at distance zero is not 0/0.
         distance = jnp.sqrt(jnp.maximum(first**2 + second**2, 1e-12))
         squash = jnp.where(state.present, jnp.tanh(distance / 2) / distance, 0.0)
         clearance = jnp.where(state.present, jnp.tanh(distance - self.catch_distance), 1.0)
@@ -328,8 +281,3 @@ class PointGather(Environment):
         apples = sorted_rows(order[:APPLES], objects[:APPLES])
         bombs = sorted_rows(order[APPLES:], objects[APPLES:])
         return jnp.concatenate([pose, apples.reshape(-1), bombs.reshape(-1)])
-
-
-def _number(leaf: Array) -> Any:
-    """A plain number; inside a trace there is none yet, and the leaf itself has to do."""
-    return leaf if isinstance(leaf, jax.core.Tracer) else float(leaf)

@@ -10,6 +10,7 @@ from holdfast.model import Kernel, RobustCMDP, at_most
 from holdfast.uncertainty import KL
 
 LEFT, RIGHT = 0, 1
+# Probabilities of the intended move, of staying and of the opposite move; and of staying at a bank.
 _WITH, _STAY, _AGAINST = 0.3, 0.6, 0.1
 _HELD = 0.9
 
@@ -23,24 +24,25 @@ def river_swim(
     threshold: float = 15.0,
     discount: float = 0.99,
 ) -> RobustCMDP:
-    """A swimmer in a river: little reward at the left bank, much at the right one, where it costs most.
+    """Return a river: little reward at the left bank, more at the right bank, where it costs most.
 
-    Between the banks a stroke goes where it is meant with probability 0.3, stays with 0.6 and goes
-    the other way with 0.1. At a bank the stroke towards it stays with 0.9 and the other one leaves
-    with 0.3. The reward is `near_reward` for left at the left bank and `far_reward` for right at
-    the right bank. A step begun in state s costs s/20. The uncertainty set is a KL ball.
+    Action 0 swims left and action 1 right. Between the banks a stroke goes as intended with
+    probability 0.3, stays with 0.6 and goes the other way with 0.1. At a bank the stroke towards it
+    stays with 0.9, and the other stroke leaves it with 0.3. The reward is `near_reward` for left at the
+    left bank and `far_reward` for right at the right bank. A step that starts in state s costs s/20.
+    The uncertainty set is a KL ball.
 
-    From the public code of the RNPG paper's authors: six states, two actions, all probabilities,
-    both rewards and the cost (the paper's own table has other rewards and costs). From the paper: the
-    discount. Ours: the initial state (the left bank), the set, its radius and the threshold.
+    From the public code of the RNPG paper's authors: six states, two actions, all probabilities, both
+    rewards and the cost (the paper's table has other rewards and costs). From the paper: the discount.
+    Ours: the initial state (the left bank), the set, its radius and the threshold.
 
     Arguments:
-        states: places in the river, at least 2.
-        near_reward: for going left at the left bank.
-        far_reward: for going right at the right bank.
-        radius: of the KL ball, a number or an (S, A) array.
-        threshold: largest discounted cost that is accepted.
-        discount: in [0, 1).
+        states: number of places in the river, at least 2.
+        near_reward: reward for left at the left bank.
+        far_reward: reward for right at the right bank.
+        radius: radius of the KL ball, a number or an (S, A) array.
+        threshold: largest accepted discounted cost.
+        discount: discount, in [0, 1).
 
     Returns:
         A model with `states` states, two actions and the constraint "cost".

@@ -1,4 +1,4 @@
-"""The slippery lake: every move may go any way, and thin ice costs instead of ending the walk."""
+"""The slippery lake: every move may go in any direction, and thin ice costs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from holdfast._support.arguments import check_probability, check_whole_number
-from holdfast.environments.grid import check_cells, noisy_moves
-from holdfast.model import Kernel, RobustCMDP, at_most
+from holdfast.environments.grid import indicator_of_cells, last_of, noisy_moves
+from holdfast.model import RobustCMDP, at_most
 from holdfast.uncertainty import KL
 
 
@@ -23,25 +22,26 @@ def slippery_lake(
     threshold: float = 3.0,
     discount: float = 0.95,
 ) -> RobustCMDP:
-    """A lake where a move goes as meant with probability 1/2 and each other way with 1/6.
+    """Return a lake on which half of all moves fail, with a prize at the goal and thin ice that costs.
 
-    Cells are numbered row by row; actions 0 to 3 move left, down, right, up; a move off the map
-    stays. The last cell is the goal: it absorbs, and entering it pays `prize`. A step begun on thin
-    ice costs 1. The uncertainty set is a KL ball.
+    Cells are numbered row by row. Actions 0 to 3 move left, down, right, up. A move goes as intended
+    with probability 1/2 and in each other direction with 1/6; a move off the map stays. The last cell
+    is the goal: it absorbs, and entering it pays `prize`. A step that starts on thin ice costs 1. The
+    uncertainty set is a KL ball.
 
-    After the RNPG paper's modified Frozen-Lake: size and probabilities; from its public code, the
-    absorbing goal and the prize of 10 (the paper's table has 1). Ours: that the prize is paid once,
-    on entering; thin ice where the frozen lake has its holes (the paper draws its obstacles at
-    random); the initial cell, uniform on all but the goal; discount, set, radius and threshold.
+    From the RNPG paper's modified Frozen-Lake: size and probabilities. From its public code: the
+    absorbing goal and the prize of 10 (the paper's table has 1). Ours: the prize is paid once, on
+    entering; the thin ice is at the holes of the frozen lake (the paper draws its obstacles at random);
+    the initial cell is uniform on all but the goal; discount, set, radius and threshold.
 
     Arguments:
-        size: rows and columns, at least 2.
-        success: probability of the move that was meant.
+        size: number of rows and of columns, at least 2.
+        success: probability of the intended move.
         prize: reward on entering the goal.
         thin_ice: numbers of the cells that cost.
-        radius: of the KL ball, a number or an (S, A) array.
-        threshold: largest discounted cost that is accepted.
-        discount: in [0, 1).
+        radius: radius of the KL ball, a number or an (S, A) array.
+        threshold: largest accepted discounted cost.
+        discount: discount, in [0, 1).
 
     Returns:
         A model with one state for each cell, four actions and the constraint "thin ice".
@@ -58,18 +58,15 @@ def slippery_lake(
         Ganguly, Ghosh, Panaganti and Wierman, Efficient Policy Optimization in Robust Constrained
         MDPs with Iteration Complexity Guarantees (arXiv 2505.19238), experiments.
     """
-    check_whole_number("size", size, least=2)
-    check_probability("success", success)
-    goal = size * size - 1
-    successors, probabilities = noisy_moves(size, goal, success)
-    enters = (successors == goal) & (np.arange(size * size) != goal)[:, None, None]
-    cost = np.zeros((size * size, 4))
-    cost[check_cells("thin_ice", thin_ice, size * size, goal)] = 1.0
+    kernel, goal = noisy_moves(size, success), last_of(size)
+    enters_goal = goal[kernel.successors] & ~goal[:, None, None]
     return RobustCMDP(
-        transitions=Kernel(successors, probabilities),
-        reward=np.where(enters, prize, 0.0),
-        constraints=[at_most(cost, threshold, name="thin ice")],
-        initial=np.where(np.arange(size * size) == goal, 0.0, 1 / goal),
+        transitions=kernel,
+        reward=np.where(enters_goal, prize, 0.0),
+        constraints=[
+            at_most(indicator_of_cells("thin_ice", thin_ice, goal), threshold, name="thin ice")
+        ],
+        initial=~goal / (~goal).sum(),
         discount=discount,
         uncertainty=KL(radius),
     )

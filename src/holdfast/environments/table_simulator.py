@@ -1,11 +1,12 @@
-"""Any table as a simulator, so that what training finds can be held against what is exact."""
+"""A table run as a simulator, so that training can be compared with exact values."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import equinox as eqx
@@ -19,40 +20,39 @@ from holdfast.model import Kernel, RobustCMDP
 from holdfast.registry import ENVIRONMENTS
 from holdfast.simulators.environment import Discrete, Environment, GaussianNoise, Outcomes, Step
 
-# An episode is cut once the rest of it counts for no more than this.
-_FORGOTTEN = 1e-2
+# Episodes are cut when 1 % of the discounted weight is left. Training bootstraps the rest from a critic,
+# so a smaller remainder would only lengthen the episodes.
+_REMAINDER = 1e-2
 
 
 class TableSimulator(Environment):
-    """A `RobustCMDP` behind the protocol of a simulator.
+    """A `RobustCMDP` with the protocol of a simulator.
 
-    The state is its index, and observation and features are its indicator. A step pays what the table
-    says, which may depend on the next state. It terminates on entering a state that every action
-    leaves as it is and that pays nothing in any signal.
+    The state is its index; observation and features are its indicator. A step pays the table's signals,
+    which may depend on the next state. It terminates when it enters a state that no action leaves and
+    that pays nothing in any signal.
 
-    Constraints are shown as costs, with the limits that belong to them: "cost at most c" as it is, and
-    "utility at least d" as the cost −utility with the limit −d.
+    Constraints become costs with limits: "cost at most c" is unchanged, and "utility at least d"
+    becomes the cost −utility with the limit −d.
 
-    *Disturbance.* By default the index k of an outcome of the row (s, a): with successor lists one of
-    K, with a dense kernel the next state itself. A distribution of k is a kernel, so that an adversary
-    over outcomes can be every kernel of the set. With `disturbance="gaussian"` it is one number
-    w ~ N(0, 1), and the outcome is the first whose cumulative probability exceeds Φ(w). That is the
-    same nominal kernel, but a Gaussian adversary cannot be every kernel of the set: it can only move
-    and widen w, across outcomes in the order of the table. On the rows of the paper's models
-    the best Gaussian reaches about 80 % of the worst-case drop of one step (76 to 84 %).
+    *Disturbance.* By default it is the index k of an outcome of the row (s, a): one of K for successor
+    lists, the next state for a dense kernel. A distribution of k is a kernel, so an adversary over
+    outcomes reaches every kernel of the set. With `disturbance="gaussian"` it is one number
+    w ~ N(0, 1), and the outcome is the first whose cumulative probability exceeds Φ(w). The nominal
+    kernel is the same, but a Gaussian adversary only shifts and widens w across the outcomes in the
+    table's order. On the paper's models the best Gaussian reaches 76 to 84 % of the worst-case drop of
+    one step.
 
     Arguments:
         model: the table.
-        name: what runs and messages call it.
-        horizon: steps after which an episode is cut; the first at which discount^horizon ≤ 0.01 if
-            left out. What follows a cut has to be bootstrapped.
+        name: name in runs and messages.
+        horizon: steps after which an episode is cut; by default the first with discount^horizon ≤ 0.01.
         disturbance: "outcome" or "gaussian".
 
     Example:
         >>> import jax.numpy as jnp
         >>> import holdfast as hf
-        >>> from holdfast.environments.table_simulator import TableSimulator
-        >>> env = TableSimulator(hf.environments.gambler(), name="gambler")
+        >>> env = hf.environments.TableSimulator(hf.environments.gambler(), name="gambler")
         >>> env.outcome_probabilities(jnp.array(10), jnp.array(5)).tolist()
         [0.6000000238418579, 0.4000000059604645]
         >>> heads = env.step(jnp.array(10), jnp.array(5), jnp.array(0))
@@ -76,6 +76,8 @@ class TableSimulator(Environment):
     _cost_limits: tuple[float, ...] = eqx.field(static=True)
     _digest: str = eqx.field(static=True)
 
+    is_one_hot = True
+
     def __init__(
         self,
         model: RobustCMDP,
@@ -87,12 +89,14 @@ class TableSimulator(Environment):
         if disturbance not in ("outcome", "gaussian"):
             raise ValueError(f"disturbance: expected 'outcome' or 'gaussian', got {disturbance!r}")
         if horizon is None:
-            horizon = _steps_until_forgotten(model.discount)
+            slow = model.discount > _REMAINDER
+            horizon = math.ceil(math.log(_REMAINDER) / math.log(model.discount)) if slow else 1
         check_whole_number("horizon", horizon, least=1)
-        successors, probabilities = _outcomes(model)
-        # Where a cost is turned into a utility, `Constraint` does it; here it is turned back for all.
-        costs = [-constraint.utility for constraint in model.constraints]
         lists = isinstance(model.transitions, Kernel)
+        kernel: Any = model.transitions
+        successors = kernel.successors if lists else np.arange(model.states)[None, None, :]
+        probabilities = kernel.probabilities if lists else kernel
+        costs = [-constraint.utility for constraint in model.constraints]
         self.successors = jnp.asarray(successors, jnp.int32) if lists else None
         self.probabilities = jnp.asarray(probabilities, jnp.float32)
         self.cumulative = _cumulative(probabilities) if disturbance == "gaussian" else None
@@ -116,7 +120,7 @@ class TableSimulator(Environment):
 
     @property
     def name(self) -> str:
-        """What runs and messages call it."""
+        """Name in runs and messages."""
         return self._name
 
     @property
@@ -141,19 +145,19 @@ class TableSimulator(Environment):
 
     @property
     def disturbance(self) -> GaussianNoise | Outcomes:
-        """The index of an outcome, or one number that picks it."""
+        """The index of an outcome, or one normal number that selects it."""
         if self.cumulative is not None:
             return GaussianNoise(1, "outcome", (1.0,))
         return Outcomes(self.probabilities.shape[-1])
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """The constraints' names; a utility's with "minus" before it."""
+        """Names of the constraints, with "minus" before a utility."""
         return self._cost_names
 
     @property
     def cost_limits(self) -> tuple[float, ...]:
-        """The thresholds, in the costs' sense."""
+        """Limits of the costs."""
         return self._cost_limits
 
     @property
@@ -161,13 +165,8 @@ class TableSimulator(Environment):
         """The model's discount."""
         return self._discount
 
-    @property
-    def is_one_hot(self) -> bool:
-        """Observations and features are indicators of a state."""
-        return True
-
     def description(self) -> dict[str, Any]:
-        """All that defines it, as values that JSON can hold; the table by a digest of its numbers."""
+        """Return everything that defines it as JSON values; a digest stands for the table."""
         return {
             **super().description(),
             "discount": self.discount,
@@ -179,7 +178,7 @@ class TableSimulator(Environment):
         }
 
     def reset(self, key: PRNGKeyArray) -> tuple[Int[Array, ""], Float[Array, " observation"]]:
-        """A state from the initial distribution."""
+        """Return a state drawn from the initial distribution."""
         level = jax.random.uniform(key, (), jnp.float32)
         state = _first_above(self.cumulative_initial, level)
         return state, self.features(state)
@@ -190,7 +189,7 @@ class TableSimulator(Environment):
         action: Int[Array, ""],
         disturbance: Int[Array, ""] | Float[Array, "1"],
     ) -> Step:
-        """The outcome that the disturbance names or picks."""
+        """Return the step to the outcome that the disturbance selects."""
         outcome = disturbance
         if self.cumulative is not None:
             level = jax.scipy.stats.norm.cdf(disturbance[0])
@@ -208,37 +207,24 @@ class TableSimulator(Environment):
         )
 
     def features(self, state: Int[Array, ""]) -> Float[Array, " features"]:
-        """The state's indicator."""
+        """Return the state's indicator."""
         return jax.nn.one_hot(state, self.feature_size, dtype=jnp.float32)
 
     def outcome_probabilities(
         self, state: Int[Array, ""], action: Int[Array, ""]
     ) -> Float[Array, " outcomes"]:
-        """The table's row."""
+        """Return the table's row."""
         if self.cumulative is not None:
             return super().outcome_probabilities(state, action)
         return self.probabilities[state, action]
 
 
-def _steps_until_forgotten(discount: float) -> int:
-    return math.ceil(math.log(_FORGOTTEN) / math.log(discount)) if discount > _FORGOTTEN else 1
-
-
-def _outcomes(model: RobustCMDP) -> tuple[np.ndarray, np.ndarray]:
-    """Successors, which broadcast against the probabilities, and those."""
-    kernel = model.transitions
-    if isinstance(kernel, Kernel):
-        return kernel.successors, kernel.probabilities
-    return np.arange(model.states)[None, None, :], kernel
-
-
 def _ending_states(
     successors: np.ndarray, probabilities: np.ndarray, signals: list[np.ndarray]
 ) -> Bool[np.ndarray, " states"]:
-    """States that no action leaves and that pay nothing."""
+    """Return the states that no action leaves and that pay nothing."""
     possible = probabilities > 0
-    stays = successors == np.arange(len(probabilities))[:, None, None]
-    goes_on = possible & ~stays
+    goes_on = possible & (successors != np.arange(len(probabilities))[:, None, None])
     for signal in signals:
         layout = signal if signal.ndim == 3 else signal[..., None]
         goes_on |= possible & (layout != 0)
@@ -246,7 +232,11 @@ def _ending_states(
 
 
 def _cumulative(rows: Float[np.ndarray, "*rows k"]) -> Float[Array, "*rows k"]:
-    """Cumulative probabilities, infinite from the last possible entry on, whatever the rounding."""
+    """Return cumulative probabilities, infinite from the last possible entry on.
+
+    Rounding leaves the last sum above or below one; infinity makes the last possible entry, and no
+    later one, the outcome of every larger level.
+    """
     index = np.arange(rows.shape[-1])
     last = np.where(rows > 0, index, 0).max(-1, keepdims=True)
     return jnp.asarray(np.where(index < last, np.cumsum(rows, -1), np.inf), jnp.float32)
@@ -271,19 +261,49 @@ def _digest(*arrays: Any) -> str:
 
 
 def named_simulator(name: str, **options: Any) -> Environment:
-    """Return a registered environment as a simulator; options go to its constructor.
+    """Return a registered environment as a simulator.
+
+    Arguments:
+        name: a registered name, or an import string `package.module:attribute`.
+        **options: arguments of the registered function; for a table, also of `TableSimulator`.
 
     Raises:
         ValueError: there is no such name.
+        TypeError: an option is not an argument, or the function returns something else.
+
+    Example:
+        >>> env = named_simulator("n-chain", nodes=5, horizon=20)
+        >>> env.observation_size, env.horizon
+        (5, 20)
     """
-    maker = ENVIRONMENTS.find(name)
-    if isinstance(maker, type) and issubclass(maker, Environment):
-        return maker(**options)
-    made = maker()
-    return TableSimulator(made, name=name, **options) if isinstance(made, RobustCMDP) else made
+    make = ENVIRONMENTS.find(name)
+    accepted = inspect.signature(make).parameters
+    made = make(**{key: value for key, value in options.items() if key in accepted})
+    rest = {key: value for key, value in options.items() if key not in accepted}
+    if isinstance(made, RobustCMDP):
+        return TableSimulator(made, name=name, **rest)
+    if not isinstance(made, Environment):
+        raise TypeError(
+            f"environment: expected {name!r} to return a RobustCMDP or an Environment, got {made!r}"
+        )
+    if rest:
+        raise TypeError(f"{min(rest)}: {name} has no such argument, got {rest[min(rest)]!r}")
+    return made
 
 
-# Functions that make each registered environment as a simulator, tables included.
-SIMULATORS: dict[str, Callable[..., Environment]] = {
-    name: functools.partial(named_simulator, name) for name in ENVIRONMENTS
-}
+class _Simulators(Mapping[str, Callable[..., Environment]]):
+    """A view of the registered environments, each as a function that returns a simulator."""
+
+    def __getitem__(self, name: str) -> Callable[..., Environment]:
+        if name not in ENVIRONMENTS.targets:
+            raise KeyError(name)
+        return functools.partial(named_simulator, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ENVIRONMENTS)
+
+    def __len__(self) -> int:
+        return len(ENVIRONMENTS)
+
+
+SIMULATORS = _Simulators()

@@ -292,6 +292,13 @@ class Environment(eqx.Module):
             [jnp.asarray(changes[name], jnp.float32) for name in names],
         )
 
+    def __repr__(self) -> str:
+        costs = ", ".join(self.cost_names) or "none"
+        return (
+            f"<{self.name}: {self.observation_size} observations, actions {self.action_space}, "
+            f"costs {costs}, horizon {self.horizon}>"
+        )
+
     def description(self) -> dict[str, Any]:
         """Return JSON values that identify the environment; runs record them."""
         return {
