@@ -1,1 +1,1 @@
-"""The subcommands of the command line, one a file: parse, call, print."""
+"""The command line, one file per subcommand: parse, call, print."""

@@ -1,16 +1,20 @@
-"""What the subcommands share: exit codes, refusals, the console."""
+"""Parts that the subcommands share: exit codes, error messages, the uncertainty set, the console."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from tyro.conf import arg
+
+from holdfast import registry
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,97 +22,141 @@ if TYPE_CHECKING:
 
     from holdfast.model import RobustCMDP
 
-FEASIBLE, FAILED, BAD_INPUT, NOT_FEASIBLE, INTERRUPTED = 0, 1, 2, 3, 130
+FEASIBLE, FAILED, BAD_INPUT, NOT_FEASIBLE, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3, 130, 141
 
 
 class BadInputError(Exception):
-    """What the user gave cannot be used; the message is one sentence that names it."""
+    """The user's input cannot be used; the message is one sentence that names the input."""
 
 
 class FailedError(Exception):
-    """The work itself cannot go on; the message is one sentence that says why."""
+    """The work cannot continue; the message is one sentence that gives the reason."""
 
 
 class Command(Protocol):
-    """A subcommand: a frozen record of its arguments that can be run."""
-
-    about: ClassVar[str]
+    """A subcommand: a frozen dataclass of its options. Its docstring is its help text."""
 
     def run(self) -> int:
-        """Does the work and gives the exit code."""
+        """Do the work and return the exit code."""
 
 
 @contextlib.contextmanager
 def refused() -> Iterator[None]:
-    """Input that the library does not take becomes one sentence and exit code 2."""
+    """Turn an error of the library about its input into one sentence and exit code 2."""
     try:
         yield
     except (ValueError, OSError) as error:
         raise BadInputError(" ".join(str(error).split())) from error
 
 
+def in_options(message: str, options: Mapping[str, str]) -> str:
+    """Return an error message of the library with options in place of Python arguments.
+
+    Arguments:
+        message: the message, which starts with the name of an argument.
+        options: options by the name of their argument.
+
+    Example:
+        >>> in_options("nodes: they go with certify=True", {"nodes": "--nodes", "certify": "--certify"})
+        '--nodes: they go with --certify'
+    """
+
+    def assigned(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if name not in options:
+            return match.group()
+        return options[name] if value == "True" else f"{options[name]} {value}"
+
+    first, colon, rest = message.partition(": ")
+    rest = re.sub(r"\b([a-z_]+)=([\w.]+)", assigned, rest)
+    rest = re.sub(r"\bhf\.(solve|certify|train|stress)\b", r"holdfast \1", rest)
+    return options.get(first, first) + colon + rest
+
+
+def options_of(command: Any, prefix: str = "--") -> dict[str, str]:
+    """Return the options of a command by the names of its fields.
+
+    Example:
+        >>> options_of(SetOptions())["within_support"]
+        '--within-support'
+    """
+    found: dict[str, str] = {}
+    for field in dataclasses.fields(command):
+        value, kind = getattr(command, field.name), str(field.type)
+        if dataclasses.is_dataclass(value):
+            inner = options_of(value, "--" if "Omit" in kind else f"--{field.name}.")
+            found = inner | found  # the outer option wins, as in --batch-size
+        elif metavar := re.search(r"Positional.*metavar=.(\w+)", kind):
+            found[field.name] = metavar.group(1)
+        else:
+            found[field.name] = prefix + field.name.replace("_", "-")
+    return found
+
+
 @dataclasses.dataclass(frozen=True)
 class SetOptions:
-    """The uncertainty set of a model, where it is not to be the model's own."""
+    """Uncertainty set, to replace the model's own."""
 
     set: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: the model's own)")] = ""
-    """One of kl, total-variation, chi-square, contamination, wasserstein."""
+    """Kind of set: kl, total-variation, chi-square, contamination, wasserstein, or a registered one."""
     radius: Annotated[
         float | None, arg(metavar="R", help_behavior_hint="(default: the model's own)")
     ] = None
-    """Of the set, for all states and actions alike."""
+    """Radius of the set, in the unit of its divergence, for every state and action."""
     within_support: bool = False
-    """For total-variation and contamination: only states that the nominal kernel leads to."""
+    """Keep nature within the successors of the nominal kernel (total-variation, contamination)."""
     metric: Annotated[str, arg(metavar="FILE", help_behavior_hint="(default: none)")] = ""
-    """For wasserstein: a .npy file with the (S, S) distances between states."""
+    """The .npy file with the (S, S) distances between states (wasserstein)."""
 
     def to_dict(self) -> dict[str, Any]:
-        """What was asked for, for the record."""
+        """Return the options that were given."""
         return {k: v for k, v in dataclasses.asdict(self).items() if v not in ("", None, False)}
 
     def apply(self, model: RobustCMDP) -> RobustCMDP:
-        """The model with the set that was asked for."""
-        from holdfast.uncertainty import SETS
+        """Return the model with this set.
 
+        Raises:
+            ValueError: the set does not exist, or does not take these options.
+        """
+        given = [name for name in ("within_support", "metric") if getattr(self, name)]
         if not self.set:
-            for name in ("within_support", "metric"):
-                if getattr(self, name):
-                    raise ValueError(f"{name}: it goes with --set and --radius")
+            if given:
+                raise ValueError(f"{given[0]}: it goes with --set and --radius")
             if self.radius is None:
                 return model
             assert model.uncertainty is not None
             return model.replace(uncertainty=model.uncertainty.with_radius(self.radius))
-        if self.set not in SETS or self.set == "interval":
-            known = ", ".join(name for name in SETS if name != "interval")
-            hint = "; bounds of intervals belong into the model file" if self.set in SETS else ""
-            raise ValueError(f"set: expected one of {known}, got {self.set!r}{hint}")
+        if self.set == "interval":
+            raise ValueError("set: the bounds of intervals belong in the model file")
+        try:
+            make = registry.UNCERTAINTY.find(self.set)
+        except ValueError as error:
+            raise ValueError(f"set: {str(error).partition(': ')[2]}") from error
         if self.radius is None:
-            raise ValueError(f"radius: a set {self.set} needs one")
-        options: dict[str, Any] = {}
-        if self.within_support:
-            if self.set not in ("total-variation", "contamination"):
-                raise ValueError(f"within_support: a set {self.set} has no such option")
-            options["within_support"] = True
-        if self.metric and self.set != "wasserstein":
-            raise ValueError(f"metric: a set {self.set} has none")
-        if self.set == "wasserstein":
+            raise ValueError(f"radius: {self.set} needs one")
+        known = inspect.signature(make).parameters
+        for name in given:
+            if name not in known:
+                raise ValueError(f"{name}: {self.set} does not take it")
+        options: dict[str, Any] = {"within_support": True} if self.within_support else {}
+        if "metric" in known:
             options["metric"] = _metric(self.metric)
-        return model.replace(uncertainty=SETS[self.set](self.radius, **options))
+        return model.replace(uncertainty=make(self.radius, **options))
 
 
 def _metric(path: str) -> np.ndarray:
     import numpy as np
 
     if not path:
-        raise ValueError("metric: a set wasserstein needs the distances between states")
+        raise ValueError("metric: this set needs the distances between states")
     try:
         return np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"metric: {path} is no .npy file of distances: {error}") from error
+        raise ValueError(f"metric: {path} is not a .npy file of distances: {error}") from error
 
 
 def check_writable(folder: Path) -> None:
-    """Refuses a folder that could not be made or written to, without making it."""
+    """Raise a ValueError for a folder that cannot be created or written to; create nothing."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise ValueError(f"{folder}: cannot be written to, since {existing} is not a folder")
@@ -116,8 +164,8 @@ def check_writable(folder: Path) -> None:
         raise ValueError(f"{folder}: cannot be written to, permission denied")
 
 
-def console() -> Console:
+def console(width: int = 120) -> Console:
+    """Return a console for stdout; `width` is its number of columns unless stdout is a terminal."""
     from rich.console import Console
 
-    # A pipe or a file has no width of its own, and rich's 80 columns would fold every cell.
-    return Console() if sys.stdout.isatty() else Console(width=120)
+    return Console() if sys.stdout.isatty() else Console(width=width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
@@ -17,22 +17,29 @@ if TYPE_CHECKING:
     from holdfast.experiments.runner import RunOutcome
 
 
+# More columns than the widest table, which then is neither folded nor cut.
+_FULL = 1_000
+
+
 @dataclasses.dataclass(frozen=True)
 class EngineArguments:
-    """Where the jobs of an experiment are done."""
+    """Engine that runs the jobs."""
 
     engine: Annotated[
         str,
-        arg(metavar="processes|ray|inline", help_behavior_hint="(default: processes for tables)"),
+        arg(
+            metavar="processes|ray|inline",
+            help_behavior_hint="(default: processes for tables, inline for simulators)",
+        ),
     ] = ""
-    """Other processes here, a Ray cluster, or this process. Trainings go one after the other in this
-    process unless there are several workers."""
-    workers: Annotated[int, arg(metavar="N", help_behavior_hint="(default: one a processor)")] = 0
-    """Jobs at the same time."""
+    """Worker processes on this machine, a Ray cluster, or this process. Trainings with several workers
+    use processes."""
+    workers: Annotated[int, arg(metavar="N", help_behavior_hint="(default: one per processor)")] = 0
+    """Number of jobs at the same time."""
     threads: Annotated[int, arg(metavar="N")] = 1
-    """Of each worker process; inline has none. Results may depend on it in their last digits."""
+    """Threads of each worker; results may depend on it in their last digits. No effect with inline."""
     address: Annotated[str, arg(metavar="HOST:PORT", help_behavior_hint="(default: none)")] = ""
-    """Of a Ray cluster that is running."""
+    """Address of a running Ray cluster; HOLDFAST_RAY_TIMEOUT seconds (30) are allowed to connect."""
 
     def resolved(self, experiment: Experiment) -> tuple[str, EngineOptions]:
         """Return the name and the options of the engine for an experiment.
@@ -55,50 +62,49 @@ class EngineArguments:
 
 
 @dataclasses.dataclass(frozen=True)
-class Bench:
-    """Compare algorithms over models, radii, settings and seeds."""
+class BenchCommand:
+    """Compare algorithms over models, radii, settings and seeds.
 
-    about: ClassVar[str] = """Runs an experiment that a TOML file describes: algorithms x models x \
-radii x settings x seeds.
+    A TOML file describes the experiment:
 
-  environments = ["gambler", "n-chain"]
-  algorithms = ["rcpo", "pcpo"]
-  radii = [0.05, 0.1, 0.2]          # left out: each model's own
-  seeds = 5
-  certify = true                    # left out: no certificates
+      environments = ["gambler", "n-chain"]
+      algorithms = ["rcpo", "pcpo"]
+      radii = [0.05, 0.1, 0.2]          # default: each model's own
+      seeds = 5
+      certify = true                    # default: no certificates
 
-  [settings]                        # what `holdfast solve` takes
-  iterations = 200
+      [settings]                        # options of `holdfast solve`
+      iterations = 200
 
-  [environment.machine]             # a model of your own, once "machine" is among the environments
-  file = "machine.npz"
+      [environment.machine]             # your own model; add "machine" to the environments
+      file = "machine.npz"
 
-The folder gets experiment.json, a file for every finished run, table.md/.csv/.tex (a line for each
-algorithm on each model), overall.* (over all models), timings.*, and for each model figure.png and
-data.csv. `holdfast report DIR` makes a page of it. What is finished is kept: after an interrupt or a
-kill the same command goes on. A job that fails is tried again twice, and then told while the others
-go on.
+    The folder receives experiment.json, one file per finished run, table.md/.csv/.tex (one line per
+    algorithm and model), overall.* (over all models), timings.*, and for each model figure.png and
+    data.csv. `holdfast report DIR` makes a page of it. Finished runs are kept: after an interrupt or a
+    kill the same command resumes. A failed job is tried twice more while the others continue.
 
-Examples:
-  holdfast bench my-experiment.toml --out runs/mine
-  holdfast bench paper --seeds 2 --workers 2
-  holdfast bench my-experiment.toml --engine ray --address 10.0.0.1:6379 --out s3://bucket/mine
+    Examples:
+      holdfast bench my-experiment.toml --out runs/mine
+      holdfast bench paper --seeds 2 --workers 2
+      holdfast bench my-experiment.toml --engine ray --address 10.0.0.1:6379 --out s3://bucket/mine
 
-Exit codes: 0 done, 1 some jobs failed, 2 bad input, 130 interrupted."""
+    Exit codes: 0 done, 1 some jobs failed, 2 bad input, 130 interrupted.
+    """
 
     experiment: Annotated[Positional[str], arg(metavar="FILE")]
-    """A TOML file, or the name of an experiment in the package, such as paper."""
+    """TOML file, or an experiment in the package: paper, point-gather, radii, tabular."""
     seeds: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: as described)")] = (
         None
     )
-    """Runs of every algorithm, with the seeds 0 to N - 1."""
+    """Number of runs of every algorithm, with the seeds 0 to N - 1."""
     iterations: Annotated[
         int | None, arg(metavar="N", help_behavior_hint="(default: as described)")
     ] = None
-    """Iterations of every run, where the algorithm has no number of its own."""
+    """Number of policy updates in every run whose algorithm has no number of its own."""
     on: OmitArgPrefixes[EngineArguments] = dataclasses.field(default_factory=EngineArguments)
     out: Annotated[str, arg(metavar="DIR", help_behavior_hint="(default: runs/bench/NAME)")] = ""
-    """Folder for everything that is written; a URL where fsspec knows it."""
+    """Folder for all results, or a URL that fsspec supports."""
 
     def run(self) -> int:
         """Run unfinished jobs, write tables and figures, and print the comparison."""
@@ -129,7 +135,8 @@ def run_experiment(experiment: Experiment, out: str, on: EngineArguments) -> int
             for each in outcome.results:
                 print((folder / each.environment / "table.md").read_text())
         elif outcome.results:
-            console().print(comparison_table(outcome.results, console().width))
+            screen = console(width=_FULL)
+            screen.print(comparison_table(outcome.results, screen.width))
     print(f"written to {out}")
     return tell_failures(outcome.failures)
 

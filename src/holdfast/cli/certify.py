@@ -4,55 +4,45 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from holdfast.cli._shared import (
-    FEASIBLE,
-    NOT_FEASIBLE,
-    SetOptions,
-    check_writable,
-    refused,
-)
+from holdfast.cli._shared import FEASIBLE, NOT_FEASIBLE, SetOptions, check_writable, refused
 
 
 @dataclasses.dataclass(frozen=True)
-class Certify:
-    """Prove whether a policy keeps a model's constraints in the worst case."""
+class CertifyCommand:
+    """Prove whether a policy keeps a model's constraints in the worst case, and by how much.
 
-    about: ClassVar[
-        str
-    ] = """Proves whether a policy keeps a model's constraints in the worst case, \
-and by how much.
+    Worst-case values are bounded from both sides, so the certificate does not depend on how well the
+    worst case was searched. It also bounds the reward of every feasible policy, and says how much
+    larger the radii may become before a constraint breaks.
 
-The worst-case values are bracketed from both sides, so the answer does not rest on the search for
-the worst case having gone well. It also says how good any policy could be, and how much larger the
-radii may get before a constraint breaks.
+    Examples:
+      holdfast certify gambler runs/gambler
+      holdfast certify gambler runs/gambler --nodes 4000
+      holdfast certify my-model.npz my-policy.npy --set total-variation --radius 0.05 --json
 
-Examples:
-  holdfast certify gambler runs/gambler
-  holdfast certify gambler runs/gambler --nodes 4000
-  holdfast certify my-model.npz my-policy.npy --set total-variation --radius 0.05 --json
-
-Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input."""
+    Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input.
+    """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A .npz file, a folder that solve wrote, or a name such as gambler."""
+    """Model file, folder that solve wrote, name such as gambler, or module:NAME."""
     policy: Annotated[Positional[Path], arg(metavar="POLICY")]
     """A .npz file with the array "policy", a .npy file, or a folder that solve wrote."""
     uncertainty: OmitArgPrefixes[SetOptions] = dataclasses.field(default_factory=SetOptions)
-    bound: bool = True
-    """Bound what any policy could have."""
+    no_bound: bool = False
+    """Skip the upper bound on the reward of feasible policies, which takes most of the time."""
     nodes: Annotated[int, arg(metavar="N")] = 0
-    """Regions that branch and bound may judge to tighten that bound."""
+    """Largest number of regions that branch and bound examines to tighten the upper bound."""
     json: bool = False
-    """Print JSON."""
+    """Print the certificate as JSON."""
     out: Annotated[str, arg(metavar="FILE", help_behavior_hint="(default: none)")] = ""
-    """Also write the JSON there."""
+    """File that also receives the JSON."""
 
     def run(self) -> int:
-        """Certifies and prints the certificate."""
+        """Certify the policy and print the certificate."""
         import holdfast as hf
         from holdfast._support.files import to_json, write_json
         from holdfast.experiments.compilation_cache import use_compilation_cache
@@ -70,7 +60,7 @@ Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input."""
                 check_writable(Path(self.out).parent)
         use_compilation_cache()
         with refused():
-            certificate = hf.certify(model, policy, bound=self.bound, nodes=self.nodes)
+            certificate = hf.certify(model, policy, bound=not self.no_bound, nodes=self.nodes)
         if self.out:
             write_json(Path(self.out), certificate.to_dict())
         print(to_json(certificate.to_dict()) if self.json else certificate)

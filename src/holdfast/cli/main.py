@@ -1,70 +1,93 @@
-"""The command line: finds the subcommand, runs it, and turns what went wrong into an exit code.
+"""The entry point of the command line: find the subcommand, run it, return its exit code.
 
-Nothing heavy is imported until a command runs, so that `--help` answers at once.
+A command imports heavy packages only when it runs, so that `--help` answers at once.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import operator
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 from holdfast import __version__
 from holdfast.cli._shared import (
     BAD_INPUT,
+    CLOSED_PIPE,
     FAILED,
     INTERRUPTED,
     BadInputError,
     Command,
     FailedError,
+    in_options,
+    options_of,
 )
-from holdfast.cli.bench import Bench
-from holdfast.cli.certify import Certify
-from holdfast.cli.report import Report
-from holdfast.cli.reproduce import Reproduce
-from holdfast.cli.solve import Solve
-from holdfast.cli.stress import Stress
-from holdfast.cli.train import Train
-
-_ABOUT = """Policies that keep their constraints when the world is not the model.
-
-Start with one of:
-  holdfast reproduce gambler --seeds 1
-  holdfast solve gambler --out runs/gambler
-  holdfast certify gambler runs/gambler
-  holdfast train point-gather --algorithm rcpo --radius 0.2 --cost-limit 0.1 --seeds 5
-  holdfast stress runs/train/point-gather-rcpo-radius-0.2
-  holdfast bench paper --seeds 1
-  holdfast report runs -o report.html
-
-`holdfast COMMAND --help` teaches a command; `holdfast --version` prints the version."""
+from holdfast.cli.bench import BenchCommand
+from holdfast.cli.certify import CertifyCommand
+from holdfast.cli.report import ReportCommand
+from holdfast.cli.reproduce import ReproduceCommand
+from holdfast.cli.solve import SolveCommand
+from holdfast.cli.stress import StressCommand
+from holdfast.cli.train import TrainCommand
 
 COMMANDS: dict[str, type[Command]] = {
-    "reproduce": Reproduce,
-    "solve": Solve,
-    "certify": Certify,
-    "train": Train,
-    "stress": Stress,
-    "bench": Bench,
-    "report": Report,
+    "reproduce": ReproduceCommand,
+    "solve": SolveCommand,
+    "certify": CertifyCommand,
+    "train": TrainCommand,
+    "stress": StressCommand,
+    "bench": BenchCommand,
+    "report": ReportCommand,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and gives its exit code."""
+    """Find policies that keep their constraints under model error.
+
+    Start with one of:
+      holdfast reproduce gambler --seeds 1
+      holdfast solve gambler --out runs/gambler
+      holdfast certify gambler runs/gambler
+      holdfast train point-gather --algorithm rcpo --radius 0.2 --cost-limit 0.1 --seeds 5
+      holdfast stress runs/train/point-gather-rcpo-radius-0.2
+      holdfast bench paper --seeds 1
+      holdfast report runs -o report.html
+
+    `holdfast COMMAND --help` explains a command; `holdfast --version` prints the version.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
+
+
+def _run(arguments: list[str]) -> int:
     if arguments == ["--version"]:
         print(f"holdfast {__version__}")
         return 0
+    command = _parse(arguments)
+    # Names such as mine:model may be in a file of the working directory.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     try:
-        return _parse(arguments).run()
+        return command.run()
     except BadInputError as error:
-        print(f"holdfast: {error}", file=sys.stderr)
+        print(f"holdfast: {in_options(str(error), options_of(command))}", file=sys.stderr)
         return BAD_INPUT
     except FailedError as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        print("Interrupted: the same command goes on from what is on disk.", file=sys.stderr)
+        print("Interrupted. The same command resumes from the files on disk.", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -76,11 +99,20 @@ def _parse(arguments: list[str]) -> Command:
         return tyro.cli(
             command,
             prog=f"holdfast {arguments[0]}",
-            description=command.about,
+            description=inspect.getdoc(command),
             args=arguments[1:],
             config=(tyro.conf.FlagCreatePairsOff,),
         )
-    # Only ever prints help or refuses: every subcommand was taken care of above.
-    return tyro.extras.subcommand_cli_from_dict(
-        dict(COMMANDS), prog="holdfast", description=_ABOUT, args=arguments
+    # Only prints help or an error, since all subcommands are handled above.
+    choices: Any = functools.reduce(
+        operator.or_,
+        (
+            Annotated[command, tyro.conf.subcommand(name, description=_summary(command))]
+            for name, command in COMMANDS.items()
+        ),
     )
+    return tyro.cli(choices, prog="holdfast", description=inspect.getdoc(main), args=arguments)
+
+
+def _summary(command: type[Command]) -> str:
+    return (inspect.getdoc(command) or "").partition("\n")[0]

@@ -6,52 +6,43 @@ import contextlib
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from holdfast.cli._shared import BadInputError, check_writable, refused
 
-if TYPE_CHECKING:
-    from holdfast.report.page.content import Skipped
-
 
 @dataclasses.dataclass(frozen=True)
-class Report:
-    """Put runs on one page that opens in a browser."""
+class ReportCommand:
+    """Put runs on one HTML page that opens in a browser without a network.
 
-    about: ClassVar[
-        str
-    ] = """Puts runs on one page that opens in a browser, from disk and without a \
-network.
+    RUNS are folders that solve, train, stress, bench and reproduce wrote, or folders that contain such
+    folders. The page shows learning curves, reward against cost, stress tests, certificates, the
+    worst-case kernel beside the nominal one, episodes on the map, configurations and versions. Figures
+    can be saved from it. Folders that are damaged, or that a newer version wrote, are skipped and named.
 
-RUNS are folders that solve, train, stress, bench and reproduce wrote, or folders that hold such
-folders. The page has learning curves, reward against cost, what stress left, certificates, the
-worst-case kernel beside the nominal one, episodes to play on the map, configuration and versions.
-Figures can be saved from it. A folder that is damaged, or that a newer version wrote, is left out,
-and named.
+    With --serve the page is served on this machine and follows runs while they train, until Ctrl-C.
 
-With --serve the page is not written but served on this machine's own address, and follows runs while
-they train, until Ctrl-C.
+    Examples:
+      holdfast report runs
+      holdfast report runs/gambler runs/train/point-gather-rcpo-radius-0.2 -o report.html
+      holdfast report runs/train --serve
 
-Examples:
-  holdfast report runs
-  holdfast report runs/gambler runs/train/point-gather-rcpo-radius-0.2 -o report.html
-  holdfast report runs/train --serve
-
-Exit codes: 0 done, 2 bad input, 130 interrupted while writing."""
+    Exit codes: 0 done, 2 bad input, 130 interrupted while writing.
+    """
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUNS...")]
-    """Folders of runs."""
+    """Folders of runs, searched recursively."""
     out: Annotated[Path, arg(metavar="FILE", aliases=["-o"])] = Path("report.html")
-    """The page."""
+    """HTML file to write."""
     serve: bool = False
-    """Serve the page and follow the runs, instead of writing it."""
+    """Serve the page and follow the runs, instead of writing a file."""
     port: Annotated[int, arg(metavar="N")] = 0
-    """With --serve, the port; 0 takes one that is free."""
+    """Port for --serve; 0 takes a free one."""
 
     def run(self) -> int:
-        """Writes the page, or serves it."""
+        """Write the page, or serve it."""
         with refused():
             self._check()
         from holdfast.experiments.compilation_cache import use_compilation_cache
@@ -61,7 +52,7 @@ Exit codes: 0 done, 2 bad input, 130 interrupted while writing."""
 
     def _check(self) -> None:
         if not self.runs:
-            raise ValueError("RUNS: name at least one folder of runs")
+            raise ValueError("RUNS: expected at least one folder")
         for path in self.runs:
             if not path.is_dir():
                 raise ValueError(f"{path}: not a folder")
@@ -71,7 +62,7 @@ Exit codes: 0 done, 2 bad input, 130 interrupted while writing."""
             raise ValueError("port: it goes with --serve")
         if not self.serve:
             if self.out.is_dir():
-                raise ValueError(f"out: {self.out} is a folder, name a file in it")
+                raise ValueError(f"out: {self.out} is a folder; expected a file")
             check_writable(self.out.parent)
 
     def _write(self) -> int:
@@ -79,7 +70,8 @@ Exit codes: 0 done, 2 bad input, 130 interrupted while writing."""
 
         with refused():
             skipped = write_page(self.runs, self.out)
-        _warn(skipped)
+        for each in skipped:
+            print(f"skipped {each.path}: {each.reason}", file=sys.stderr)
         print(f"written to {self.out}")
         return 0
 
@@ -91,12 +83,7 @@ Exit codes: 0 done, 2 bad input, 130 interrupted while writing."""
         except OSError as error:
             raise BadInputError(f"port: {self.port} cannot be used ({error.strerror})") from error
         with server:
-            print(f"serving {server.address}, Ctrl-C ends it", flush=True)
+            print(f"serving {server.address}, press Ctrl-C to stop", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
                 server.serve_forever()
         return 0
-
-
-def _warn(skipped: tuple[Skipped, ...]) -> None:
-    for each in skipped:
-        print(f"skipped {each.path}: {each.reason}", file=sys.stderr)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from holdfast._support.arguments import meant
 from holdfast.cli._shared import check_writable, console, refused
 from holdfast.cli.bench import EngineArguments, changed, perform, tell_failures
 from holdfast.experiments import Experiment, TabularExperiment, read_suite
@@ -21,46 +22,44 @@ SIMULATORS = read_suite("point-gather").environments
 
 
 @dataclasses.dataclass(frozen=True)
-class Reproduce:
-    """Run the paper's experiments and check its claims."""
+class ReproduceCommand:
+    """Run the paper's experiments and check its claims.
 
-    about: ClassVar[str] = """Runs the paper's experiments and checks its claims against them.
+    gambler, n-chain and frozen-lake compare RCPO with PCPO, CPO and RVI on tables, from several random
+    initial policies. Each model's folder receives figure.png, figure.svg and every iterate in data.csv.
+    The output folder receives table.md, overall.md and timings.md (also .csv and .tex). The three take
+    about a minute. This is `holdfast bench paper` with a check of the claims.
 
-gambler, n-chain and frozen-lake compare RCPO with PCPO, CPO and RVI in tables, from several random
-initial policies. Their folders get figure.png and figure.svg and every iterate in data.csv; beside them
-are table.md, overall.md and timings.md (also .csv and .tex). They take a minute together. It is
-`holdfast bench paper` with a check of the claims.
+    point-gather trains RCPO, PCPO, CPO and unconstrained TRPO on a simulator with two step sizes, and
+    tests the policies under noise and attack. Its folder receives figure.png, undisturbed.png, table.md,
+    table.csv, learning.csv and one folder per training run. It takes hours on two cores and minutes on
+    a GPU; --seeds 1 --iterations 20 is a quick look.
 
-point-gather trains RCPO, PCPO, CPO and unconstrained TRPO in a simulator, with two step sizes, and
-puts the policies under noise and under attack. Its folder gets figure.png, undisturbed.png, table.md,
-table.csv, learning.csv and a folder for each training run. It takes hours on two cores, minutes on a
-GPU; --seeds 1 --iterations 20 is a quick look.
+    claims.md lists which claims hold. Finished work is kept: after an interrupt the same command
+    resumes.
 
-Beside the folders, claims.md says which claims hold. What is finished is kept: after an interrupt the
-same command goes on from there.
+    Examples:
+      holdfast reproduce
+      holdfast reproduce gambler n-chain --seeds 2 --iterations 50 --out runs/quick
+      holdfast reproduce point-gather
 
-Examples:
-  holdfast reproduce
-  holdfast reproduce gambler n-chain --seeds 2 --iterations 50 --out runs/quick
-  holdfast reproduce point-gather
-
-Exit codes: 0 done, 1 some jobs failed, 2 bad input, 130 interrupted. Claims that do not hold do not
-change it."""
+    Exit codes: 0 done, whether or not the claims hold, 1 some jobs failed, 2 bad input, 130 interrupted.
+    """
 
     names: Annotated[Positional[tuple[str, ...]], arg(metavar="[NAME ...]")] = TABLES
-    """Which experiments."""
+    """Experiments to run: gambler, n-chain, frozen-lake, point-gather."""
     seeds: Annotated[int, arg(metavar="N")] = TabularExperiment.seeds
-    """Runs of every algorithm, with the seeds 0 to N - 1."""
+    """Number of runs of every algorithm, with the seeds 0 to N - 1."""
     iterations: Annotated[
         int | None, arg(metavar="N", help_behavior_hint="(default: 200; point-gather: 100)")
     ] = None
-    """Iterations of every run."""
+    """Number of policy updates in every run."""
     on: OmitArgPrefixes[EngineArguments] = dataclasses.field(default_factory=EngineArguments)
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs/reproduce")
-    """Folder for everything that is written."""
+    """Folder for all results."""
 
     def run(self) -> int:
-        """Runs what is not there yet, writes the reports and prints the claims."""
+        """Run unfinished jobs, write the reports and print the claims."""
         with refused():
             experiments = self._experiments()
             check_writable(self.out)
@@ -87,7 +86,7 @@ change it."""
         known = (*TABLES, *SIMULATORS)
         for name in self.names:
             if name not in known:
-                raise ValueError(f"unknown experiment {name!r}; there are {', '.join(known)}")
+                raise ValueError(f"names: there is no {name!r}{meant(name, known)}")
         found: list[Experiment] = []
         for suite, every in (("paper", TABLES), ("point-gather", SIMULATORS)):
             asked = tuple(name for name in dict.fromkeys(self.names) if name in every)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
@@ -19,71 +19,67 @@ from holdfast.cli._shared import (
     console,
     refused,
 )
-from holdfast.experiments import Job, SolveSettings
+from holdfast.experiments import SolveSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class Solve:
-    """Search for a policy that keeps a model's constraints in the worst case."""
+class SolveCommand:
+    """Find the best policy that keeps a model's constraints in the worst case.
 
-    about: ClassVar[str] = """Searches for the best policy that keeps a model's constraints in the \
-worst case.
+    Prints the solution and writes a folder with policy.npz, model.npz, history.csv (every iterate),
+    solution.json and, with --certify, certificate.json. `holdfast certify` reads this folder.
+    `RobustCMDP.save` writes model files.
 
-Prints what was found and writes a folder: policy.npz, model.npz, history.csv (every iterate),
-solution.json and, with --certify, certificate.json. `holdfast certify` reads that folder.
-RobustCMDP.save writes a model file.
+    Examples:
+      holdfast solve gambler --out runs/gambler
+      holdfast solve my-model.npz --set kl --radius 0.1 --certify
+      holdfast solve my_package.models:plant --iterations 500 --trust-region 0.005
+      holdfast solve river-swim --algorithm rpd --settings dual_step=0.05 policy_step=1
 
-Examples:
-  holdfast solve gambler --out runs/gambler
-  holdfast solve my-model.npz --set kl --radius 0.1 --certify
-  holdfast solve my-model.npz --iterations 500 --trust-region 0.005
-  holdfast solve river-swim --algorithm rpd --settings dual_step=0.05 policy_step=1
-
-Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted."""
+    Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted.
+    """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A .npz file, a folder that solve wrote, or a name such as gambler."""
+    """Model file, folder that solve wrote, name such as gambler, or module:NAME."""
     algorithm: Annotated[str, arg(metavar="NAME")] = "rcpo"
-    """One of rcpo, pcpo, cpo, rvi, lp, rpd, rcpg, r3c, cup, crpo, epirc-pgs, rnpg."""
-    settings: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE")] = ()
-    """Of the algorithm, where it has any: for rpd, dual_step=0.05 policy_step=1."""
+    """One of rcpo, pcpo, cpo, rvi, lp, rpd, rcpg, r3c, cup, crpo, epirc-pgs, rnpg, or module:NAME."""
+    settings: Annotated[
+        tuple[str, ...], arg(metavar="KEY=VALUE ...", help_behavior_hint="(default: its own)")
+    ] = ()
+    """Hyper-parameters of the algorithm, for rpd for example dual_step=0.05 policy_step=1."""
     iterations: Annotated[int, arg(metavar="N")] = SolveSettings.iterations
     """Number of policy updates."""
     trust_region: Annotated[float, arg(metavar="DELTA")] = SolveSettings.trust_region
-    """Largest expected KL divergence of one update."""
+    """Largest expected KL divergence of one update, in nats."""
     step: Annotated[str, arg(metavar="exact|taylor")] = SolveSettings.step
-    """Solve each update exactly, or its second-order expansion."""
-    safeguard: Annotated[str, arg(metavar="project|none")] = "project"
+    """Solve each update exactly, or by its second-order expansion."""
+    safeguard: Annotated[str, arg(metavar="project|none")] = SolveSettings.safeguard
     """"project" keeps a feasible policy feasible; "none" is the paper's plain update."""
     seed: Annotated[int, arg(metavar="N")] = 0
-    """Draws the initial policy."""
+    """Seed of the initial policy."""
     uncertainty: OmitArgPrefixes[SetOptions] = dataclasses.field(default_factory=SetOptions)
     certify: bool = False
-    """Search from the problem's corners too, keep the best feasible policy, and certify it."""
+    """Also search from extreme policies, keep the best feasible policy, and certify it."""
     nodes: Annotated[int, arg(metavar="N")] = 0
-    """Regions that branch and bound may judge to tighten the certificate's upper bound."""
+    """Largest number of regions that branch and bound examines for the certificate."""
     out: Annotated[
         str, arg(metavar="DIR", help_behavior_hint="(default: runs/solve/MODEL-ALGORITHM-seed-N)")
     ] = ""
-    """Folder for what is written."""
+    """Folder for the results."""
 
     def run(self) -> int:
-        """Solves, prints a table and writes the folder."""
+        """Solve the model, print a table and write the folder."""
         with refused():
-            job = Job(
-                environment=Path(self.model).name,
-                algorithm=self.algorithm,
-                seed=self.seed,
-                settings=SolveSettings(
-                    iterations=self.iterations,
-                    trust_region=self.trust_region,
-                    step=self.step,
-                    safeguard=self.safeguard,
-                    settings=read_settings(self.settings),
-                ),
+            settings = SolveSettings(
+                iterations=self.iterations,
+                trust_region=self.trust_region,
+                step=self.step,
+                safeguard=self.safeguard,
+                settings=read_settings(self.settings),
             )
-        folder = f"{Path(self.model).stem}-{self.algorithm}-seed-{self.seed}"
-        out = Path(self.out or Path("runs/solve") / folder)
+        name = Path(self.model).name
+        stem = Path(name.rpartition(":")[2]).stem
+        out = Path(self.out or f"runs/solve/{stem}-{self.algorithm}-seed-{self.seed}")
         import holdfast as hf
         from holdfast.experiments.compilation_cache import use_compilation_cache
         from holdfast.experiments.progress import iterations_on
@@ -93,25 +89,26 @@ Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted.
             check_writable(out)
             model = self.uncertainty.apply(read_model(self.model))
         use_compilation_cache()
-        with refused(), iterations_on(sys.stderr, str(job), self.iterations) as told:
+        label = f"{name} {self.algorithm} seed {self.seed}"
+        with refused(), iterations_on(sys.stderr, label, self.iterations) as callback:
             solution = hf.solve(
                 model,
-                job.algorithm,
-                seed=job.seed,
-                callback=told,
+                self.algorithm,
+                seed=self.seed,
+                callback=callback,
                 certify=self.certify,
                 nodes=self.nodes,
-                **job.settings.arguments(),
+                **settings.arguments(),
             )
-        settings = {
-            "environment": job.environment,
-            "algorithm": job.algorithm,
-            "seed": job.seed,
-            **job.settings.arguments(),
+        record = {
+            "environment": name,
+            "algorithm": self.algorithm,
+            "seed": self.seed,
+            **settings.arguments(),
             "uncertainty": self.uncertainty.to_dict(),
             "nodes": self.nodes,
         }
-        write_solution(out, model, solution, settings)
+        write_solution(out, model, solution, record)
         if solution.certificate is not None:
             print(f"{solution.algorithm.upper()}: {solution.certificate}")
         else:
@@ -124,22 +121,21 @@ Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted.
 
 
 def read_settings(given: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE pairs as a mapping; a value is a number, true or false where it reads as one."""
+    """Return KEY=VALUE pairs as a mapping; a value that is not a TOML value is a string.
+
+    Example:
+        >>> read_settings(["robust=true", "step=0.5", "count=7", "mode=fast"])
+        {'robust': True, 'step': 0.5, 'count': 7, 'mode': 'fast'}
+    """
     settings: dict[str, Any] = {}
     for pair in given:
-        key, equals, value = pair.partition("=")
-        if not (key and equals and value):
+        key, _, value = pair.partition("=")
+        if not (key and value):
             raise ValueError(f"settings: expected KEY=VALUE, got {pair!r}")
         if key in settings:
             raise ValueError(f"settings: {key} is given twice")
-        settings[key] = _value(value)
+        try:
+            settings[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[key] = value
     return settings
-
-
-def _value(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from tyro.conf import Positional, arg
 
@@ -13,61 +13,57 @@ from holdfast.cli._shared import FailedError, check_writable, refused
 
 
 @dataclasses.dataclass(frozen=True)
-class Stress:
-    """Put trained policies under kernels that they were not trained on."""
+class StressCommand:
+    """Test trained policies under kernels that they were not trained on.
 
-    about: ClassVar[
-        str
-    ] = """Puts trained policies under kernels that they were not trained on, and \
-measures what is left.
+    For every radius, new adversaries are trained against the frozen policy: one for the reward and one
+    for each cost. Stronger noise, noise on actions and other physical parameters are tested as well.
+    Prints a table and the critical radius, the largest at which every limit was found to hold, and
+    writes stress.json and stress.png.
 
-For every radius fresh adversaries are trained against the frozen policy, for the reward and for each
-cost; besides them, stronger noise, noise on actions and other physics are tried. Prints a table and the
-critical radius, the largest at which every limit was found to hold, and writes stress.json and
-stress.png.
+    Examples:
+      holdfast stress runs/train/point-gather-rcpo-radius-0.2
+      holdfast stress runs/train/point-gather-rcpo-radius-0.2/agent-3.safetensors --radii 0.1 0.2 0.4
+      holdfast stress runs/mine --radii 0 --noise 1 2 4 --parameters speed=0.8,1.2 turn=0.5,2
 
-Examples:
-  holdfast stress runs/train/point-gather-rcpo-radius-0.2
-  holdfast stress runs/train/point-gather-rcpo-radius-0.2/agent-3.safetensors --radii 0.1 0.2 0.4
-  holdfast stress runs/mine --radii 0 --noise 1 2 4 --parameters speed=0.8,1.2 turn=0.5,2
-
-Exit codes: 0 done, whatever was found, 1 the simulator returned something that is not a finite number, 2
-bad input, 130 interrupted."""
+    Exit codes: 0 done, whatever was found, 1 the simulator returned a number that is not finite, 2 bad
+    input, 130 interrupted.
+    """
 
     agents: Annotated[Positional[Path], arg(metavar="RUN_OR_AGENT")]
-    """A folder that train wrote, or one agent's file."""
+    """Folder that train wrote, or the file of one agent."""
     radii: Annotated[
         tuple[float, ...], arg(metavar="R ...", help_behavior_hint="(default: 0.05 0.1 0.2 0.4)")
     ] = ()
-    """Radii of the attacks; 0 alone leaves them out."""
+    """Radii of the attacks, in nats; 0 alone skips them."""
     noise: Annotated[
         tuple[float, ...],
-        arg(metavar="X ...", help_behavior_hint="(default: 1 1.5 2 3, where it is Gaussian)"),
+        arg(metavar="X ...", help_behavior_hint="(default: 1 1.5 2 3 if it is Gaussian)"),
     ] = ()
-    """Factors on the disturbance."""
+    """Factors on the standard deviation of the disturbance."""
     action_noise: Annotated[
         tuple[float, ...],
-        arg(metavar="S ...", help_behavior_hint="(default: 0.05 0.1 0.2, where they are vectors)"),
+        arg(metavar="S ...", help_behavior_hint="(default: 0.05 0.1 0.2 if they are vectors)"),
     ] = ()
-    """Standard deviations of noise on the actions."""
+    """Standard deviations of Gaussian noise on the actions."""
     parameters: Annotated[
         tuple[str, ...], arg(metavar="NAME=V,V ...", help_behavior_hint="(default: none)")
     ] = ()
-    """Physical parameters of the environment, and values to try for each."""
+    """Physical parameters of the simulator, with the values to test."""
     restarts: Annotated[
         int | None, arg(metavar="N", help_behavior_hint="(default: 2, or 1 outside JAX)")
     ] = None
-    """Adversaries of each kind for each radius and signal; the strongest counts."""
+    """Number of adversaries of each kind per radius and signal; the strongest counts."""
     episodes: Annotated[
         int | None, arg(metavar="N", help_behavior_hint="(default: 20000, or 100 outside JAX)")
     ] = None
-    """Episodes that each number is the mean of, for each agent."""
+    """Number of episodes per measurement and agent."""
     updates: Annotated[int, arg(metavar="N")] = 100
-    """Batches that a learned adversary is trained on."""
+    """Number of batches that a learned adversary trains on."""
     seed: Annotated[int, arg(metavar="N")] = 0
-    """Of all that is drawn."""
+    """Seed of all random numbers."""
     json: bool = False
-    """Print JSON."""
+    """Print the result as JSON."""
     out: Annotated[
         str,
         arg(metavar="DIR", help_behavior_hint="(default: the run's folder, or AGENT-stress)"),
@@ -75,7 +71,7 @@ bad input, 130 interrupted."""
     """Folder for stress.json and stress.png."""
 
     def run(self) -> int:
-        """Stresses, prints the table and writes the files."""
+        """Stress the policies, print the table and write the files."""
         given = self.agents
         out = Path(self.out or (given if given.is_dir() else f"{given.with_suffix('')}-stress"))
         with refused():
@@ -112,7 +108,7 @@ bad input, 130 interrupted."""
             raise FailedError(str(error)) from error
         found.save(out / "stress.json")
         written = [out / "stress.json"]
-        if len(found.rows) > 1:  # there is nothing to draw of the nominal kernel alone
+        if len(found.rows) > 1:  # the nominal kernel alone makes no figure
             found.plot(out / "stress.png")
             written.append(out / "stress.png")
         print(to_json(found.to_dict()) if self.json else found)
