@@ -402,10 +402,10 @@ def test_train_writes_a_folder_that_stress_reads(main, tmp_path, capsys):
     assert main(command) == 0
     again = capsys.readouterr()
     assert again.out == out
-    assert again.err.splitlines()[1:] == ["all of them were done before"]
+    assert again.err.splitlines()[1:] == ["all iterations were finished before"]
 
     assert main(f"{TRAIN} --iterations 5") == 0
-    assert capsys.readouterr().err.splitlines()[1] == "going on from iteration 4"
+    assert capsys.readouterr().err.splitlines()[1] == "resuming at iteration 4"
     assert main(f"{TRAIN} --iterations 5 --cost-limit -1000") == 2
     assert "limits [-6.0], not [-1000.0]" in capsys.readouterr().err
 
