@@ -9,13 +9,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from holdfast._support.arguments import check_whole_number
+from holdfast.environments._fields import constant
 from holdfast.model import Kernel, RobustCMDP
 from holdfast.registry import ENVIRONMENTS
 from holdfast.simulators.environment import Discrete, Environment, GaussianNoise, Outcomes, Step
@@ -69,12 +69,13 @@ class TableSimulator(Environment):
     reward: Float[Array, "..."]
     costs: tuple[Float[Array, "..."], ...]
     ends: Bool[Array, " states"]
-    _name: str = eqx.field(static=True)
-    _horizon: int = eqx.field(static=True)
-    _discount: float = eqx.field(static=True)
-    _cost_names: tuple[str, ...] = eqx.field(static=True)
-    _cost_limits: tuple[float, ...] = eqx.field(static=True)
-    _digest: str = eqx.field(static=True)
+    # The defaults only replace the properties of the protocol; the constructor sets all of them.
+    name: str = constant("table")
+    horizon: int = constant(1)
+    discount: float = constant(0.0)
+    cost_names: tuple[str, ...] = constant(())
+    cost_limits: tuple[float, ...] = constant(())
+    digest: str = constant("")
 
     is_one_hot = True
 
@@ -104,29 +105,19 @@ class TableSimulator(Environment):
         self.reward = jnp.asarray(model.reward, jnp.float32)
         self.costs = tuple(jnp.asarray(cost, jnp.float32) for cost in costs)
         self.ends = jnp.asarray(_ending_states(successors, probabilities, [model.reward, *costs]))
-        self._name = name
-        self._horizon = int(horizon)
-        self._discount = model.discount
-        self._cost_names = tuple(
+        self.name = name
+        self.horizon = int(horizon)
+        self.discount = model.discount
+        self.cost_names = tuple(
             f"minus {constraint.name or 'utility'}"
             if constraint.sense == "at_least"
             else constraint.name or "cost"
             for constraint in model.constraints
         )
-        self._cost_limits = tuple(
+        self.cost_limits = tuple(
             0.0 - constraint.utility_threshold for constraint in model.constraints
         )
-        self._digest = _digest(successors, probabilities, model.initial, model.reward, *costs)
-
-    @property
-    def name(self) -> str:
-        """Name in runs and messages."""
-        return self._name
-
-    @property
-    def horizon(self) -> int:
-        """Steps after which an episode is cut."""
-        return self._horizon
+        self.digest = _digest(successors, probabilities, model.initial, model.reward, *costs)
 
     @property
     def observation_size(self) -> int:
@@ -150,21 +141,6 @@ class TableSimulator(Environment):
             return GaussianNoise(1, "outcome", (1.0,))
         return Outcomes(self.probabilities.shape[-1])
 
-    @property
-    def cost_names(self) -> tuple[str, ...]:
-        """Names of the constraints, with "minus" before a utility."""
-        return self._cost_names
-
-    @property
-    def cost_limits(self) -> tuple[float, ...]:
-        """Limits of the costs."""
-        return self._cost_limits
-
-    @property
-    def discount(self) -> float:
-        """The model's discount."""
-        return self._discount
-
     def description(self) -> dict[str, Any]:
         """Return everything that defines it as JSON values; a digest stands for the table."""
         return {
@@ -174,7 +150,7 @@ class TableSimulator(Environment):
             "cost_limits": list(self.cost_limits),
             "states": self.observation_size,
             "actions": self.action_space.count,
-            "sha256": self._digest,
+            "sha256": self.digest,
         }
 
     def reset(self, key: PRNGKeyArray) -> tuple[Int[Array, ""], Float[Array, " observation"]]:

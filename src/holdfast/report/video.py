@@ -176,7 +176,7 @@ def record(
         ...     [file.name for file in pathlib.Path(folder).iterdir()]
         ['episode.gif']
     """
-    from holdfast.simulators.policy.gymnasium_player import Player
+    from holdfast.simulators.policy.gymnasium_player import GymnasiumPlayer
 
     path = check_video(path)
     if env is not None and env.render_mode != "rgb_array":
@@ -198,7 +198,7 @@ def record(
             yield shown.render()
 
     try:
-        player = Player(agent, shown, steps=steps)
+        player = GymnasiumPlayer(agent, shown, steps=steps)
         write_video(path, frames(), shown.metadata.get("render_fps") or _DEFAULT_FPS)
     finally:
         if env is None:

@@ -95,11 +95,13 @@ def stress(
 
     Example:
         >>> import holdfast as hf
-        >>> env = hf.environments.LinearGaussian(horizon=10)
-        >>> agent = hf.train(env, "cpo", cost_limit=40.0, iterations=1, batch_size=100)
-        >>> found = hf.stress(agent, radii=None, noise=[2], action_noise=None, episodes=200)
+        >>> model = hf.environments.n_chain(nodes=5)
+        >>> agent = hf.train(model, "trpo", limit_on="discounted", iterations=1, batch_size=300)
+        >>> found = hf.stress(
+        ...     agent, radii=[0.1], restarts=1, episodes=200, updates=2, kernels="categorical"
+        ... )
         >>> [row.label for row in found.rows]
-        ['nominal', 'noise × 2']
+        ['nominal', 'attack on reward, radius 0.1', 'attack on minus utility, radius 0.1']
     """
     agents = (agent,) if isinstance(agent, Agent) else tuple(agent)
     env = common_environment(agents, environment)

@@ -212,9 +212,7 @@ class Stress:
         return {
             "critical_radius": self.critical_radius,
             "critical_radii": [each._asdict() for each in self.critical_radii],
-            "agents": list(self.agents),
-            "cost_names": list(self.cost_names),
-            "limits": list(self.limits),
+            **{name: list(getattr(self, name)) for name in ("agents", "cost_names", "limits")},
             "environment": dict(self.environment),
             "setup": dict(self.setup),
             "rows": [row.to_dict() for row in self.rows],
@@ -224,9 +222,7 @@ class Stress:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the result that `to_dict` wrote; critical radii are computed again from the rows."""
         return cls(
-            agents=tuple(values["agents"]),
-            cost_names=tuple(values["cost_names"]),
-            limits=tuple(values["limits"]),
+            **{name: tuple(values[name]) for name in ("agents", "cost_names", "limits")},
             rows=tuple(map(Row.from_dict, values["rows"])),
             environment=values["environment"],
             setup=values["setup"],

@@ -21,7 +21,7 @@ from holdfast.simulators.certificates.intervals import (
     verdict,
 )
 from holdfast.simulators.environment import Environment, host_failure
-from holdfast.simulators.policy.gymnasium_player import Player
+from holdfast.simulators.policy.gymnasium_player import GymnasiumPlayer
 from holdfast.simulators.stress import check_measurement, common_environment, frozen_agent
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _play_gymnasium(
     count, discount = len(agent.limits), _discount(agent)
     returns = np.zeros((episodes, 1 + count))
     try:
-        player = Player(agent, env, deterministic=deterministic, seed=seed)
+        player = GymnasiumPlayer(agent, env, deterministic=deterministic, seed=seed)
         for episode in range(episodes):
             # The seed starts the environment's generator, which draws all later episodes too.
             player.start(seed if episode == 0 else None)

@@ -23,7 +23,7 @@ class GymnasiumStep(NamedTuple):
     over: bool
 
 
-class Player:
+class GymnasiumPlayer:
     """A policy that plays a Gymnasium environment, one step at a time.
 
     Arguments:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -88,25 +88,6 @@ class Normaliser(eqx.Module):
         )
 
 
-class Distribution(Protocol):
-    """A distribution of actions, in the policy's units."""
-
-    def draw(self, noise: Array) -> Array:
-        """Return actions drawn with noise from `Policy.noise`."""
-
-    def mode(self) -> Array:
-        """Return the most likely actions."""
-
-    def log_density(self, action: Array) -> Array:
-        """Return the log density of actions."""
-
-    def divergence(self, other: Any) -> Array:
-        """Return KL(self‖other) of each row."""
-
-    def metric(self, tangent: Any) -> Any:
-        """Return the Fisher matrix of the distribution's own parameters times a tangent."""
-
-
 class Gaussian(eqx.Module):
     """Independent normal distributions."""
 
@@ -126,7 +107,7 @@ class Gaussian(eqx.Module):
         z = (action - self.mean) * jnp.exp(-self.log_std)
         return (-0.5 * z**2 - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
-    def divergence(self, other: Gaussian) -> Float[Array, "*rows"]:
+    def divergence(self, other: Any) -> Float[Array, "*rows"]:
         """Return KL(self‖other) of each row."""
         ratio = jnp.exp(2 * (self.log_std - other.log_std))
         shift = ((self.mean - other.mean) * jnp.exp(-other.log_std)) ** 2
@@ -155,7 +136,7 @@ class Categorical(eqx.Module):
         logs = jax.nn.log_softmax(self.logits)
         return (logs * jax.nn.one_hot(action, logs.shape[-1])).sum(-1)
 
-    def divergence(self, other: Categorical) -> Float[Array, "*rows"]:
+    def divergence(self, other: Any) -> Float[Array, "*rows"]:
         """Return KL(self‖other) of each row."""
         mine, theirs = jax.nn.log_softmax(self.logits), jax.nn.log_softmax(other.logits)
         return (jnp.exp(mine) * (mine - theirs)).sum(-1)
@@ -167,6 +148,9 @@ class Categorical(eqx.Module):
         # CPU, from some thousands of rows (jax-ml/jax#39103).
         weighted = p * tangent.logits
         return Categorical(weighted - p * weighted.sum(-1, keepdims=True))
+
+
+Distribution = Gaussian | Categorical
 
 
 class Policy(eqx.Module):
@@ -189,7 +173,7 @@ class Policy(eqx.Module):
         log_std = jnp.zeros(outputs) if isinstance(space, Box) else None
         return cls(MLP.create(key, (inputs, *hidden, outputs), last_scale=0.01), log_std, space)
 
-    def distribution(self, inputs: Float[Array, "*rows inputs"]) -> Gaussian | Categorical:
+    def distribution(self, inputs: Float[Array, "*rows inputs"]) -> Distribution:
         """Return the distribution of actions, given normalised observations."""
         outputs = self.network(inputs)
         if self.log_std is None:
@@ -197,7 +181,7 @@ class Policy(eqx.Module):
         return Gaussian(outputs, jnp.broadcast_to(self.log_std, outputs.shape))
 
     def noise(self, key: PRNGKeyArray, rows: int) -> Float[Array, "rows size"]:
-        """Return noise for `Distribution.draw`, one row for each action."""
+        """Return noise for `draw`, one row for each action."""
         if isinstance(self.space, Box):
             return jax.random.normal(key, (rows, self.space.size))
         return jax.random.gumbel(key, (rows, self.space.count))
