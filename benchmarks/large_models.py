@@ -129,17 +129,17 @@ def sweeps(table: Any, found: Any, policy: np.ndarray) -> dict[str, float]:
     import jax
     import jax.numpy as jnp
 
-    from holdfast.tabular.evaluation.values import next_mean, reply
+    from holdfast.tabular.evaluation.values import next_values, worst_response
 
     padded = jnp.full(table.probabilities.shape[:2], 1 / policy.shape[1])
     values = jnp.zeros(table.states).at[: len(policy)].set(found.reward.values)
-    robust, plain = eqx.filter_jit(reply), eqx.filter_jit(next_mean)
+    robust, plain = eqx.filter_jit(worst_response), eqx.filter_jit(next_values)
     signal = table.signals[0]
     answer = robust(table, signal, padded, values, jnp.zeros_like(padded))
     # Another V, so that there is something to find: as far off as a round's V is from the next one's.
     moved = values * (1 + 1e-3)
     robust_seconds = per_call(lambda: robust(table, signal, padded, moved, answer.multipliers), 3)
-    plain_seconds = per_call(lambda: plain(table, answer.flow, values), 10)
+    plain_seconds = per_call(lambda: plain(table, answer.chain, values), 10)
 
     def size(*arrays: Any) -> int:
         return sum(leaf.nbytes for array in arrays for leaf in jax.tree.leaves(array))
@@ -152,7 +152,7 @@ def sweeps(table: Any, found: Any, policy: np.ndarray) -> dict[str, float]:
         "robust_seconds": robust_seconds,
         "robust_rate": (inputs + size(answer)) / robust_seconds / 1e9,
         "plain_seconds": plain_seconds,
-        "plain_rate": (size(table.successors, answer.flow, values) + values.nbytes)
+        "plain_rate": (size(table.successors, answer.chain, values) + values.nbytes)
         / plain_seconds
         / 1e9,
         "triad_rate": 10 * 3 * ones.nbytes / per_call(lambda: triad(ones, ones), 3) / 1e9,

@@ -20,11 +20,11 @@ import numpy as np
 
 import holdfast as hf
 from holdfast.model.table import layout_of
-from holdfast.tabular.algorithms._trust_region import _compiled_update
-from holdfast.tabular.algorithms.rcpo import improve_then_project
 from holdfast.tabular.certificates.step_bounds import step_bounds
-from holdfast.tabular.evaluation.worst_case import Dual, outlook_under, worst_outlook
-from holdfast.tabular.steps.tilted_policy import Tilts
+from holdfast.tabular.evaluation.worst_case import Dual, values_under, worst_case, worst_kernels
+from holdfast.tabular.steps.improve import improve
+from holdfast.tabular.steps.project import project
+from holdfast.tabular.steps.tilted_policy import TiltedPolicies
 
 DELTA = 0.01
 STEPS = 4
@@ -60,7 +60,7 @@ def check_step(model: hf.RobustCMDP, table, before, after, old, new, tally) -> N
         margin = float(new.value[1] - table.thresholds[0])
         count("corrected constraint bound", margin >= bounds["margin_bounds"][0] - error)
 
-    crossed = outlook_under(table, before, new)
+    crossed = values_under(table, before, worst_kernels(table, new), new)
     moved = jnp.abs(crossed.advantages[0] - new.advantages[0]).max(-1)[: model.states]
     distance = jnp.abs(after - before).sum(-1)[: model.states]
     lipschitz = np.sqrt(model.actions) / (1 - gamma) ** 2
@@ -69,7 +69,7 @@ def check_step(model: hf.RobustCMDP, table, before, after, old, new, tally) -> N
     d = np.asarray(old.occupancy[0])
     ratio = np.log(np.maximum(after, 1e-300) / np.maximum(before, 1e-300))
     kl = float(d @ np.where(np.asarray(after) > 0, after * ratio, 0.0).sum(-1))
-    tilts = Tilts.at(before, old, table.thresholds, table.discount, "exact")
+    tilts = TiltedPolicies.at(before, old, table.thresholds, table.discount, "exact")
     violation = float(tilts.needed[0])
     if violation <= 0:
         count("E[KL] ≤ δ, feasible start", kl <= DELTA * (1 + 1e-9))
@@ -90,22 +90,15 @@ def main() -> None:
             layout = layout_of(model)
             table = layout.table
             policy = layout.pad_policy(rng.dirichlet(np.ones(model.actions), model.states))
-            outlook = worst_outlook(table, policy, Dual())
+            worst = worst_case(table, policy, Dual())
             for _ in range(STEPS):
-                moved, met = _compiled_update(
-                    improve_then_project,
-                    policy,
-                    outlook,
-                    table.thresholds,
-                    table.discount,
-                    jnp.asarray(DELTA),
-                    "exact",
-                )
+                tilts = TiltedPolicies.at(policy, worst, table.thresholds, table.discount, "exact")
+                moved, _, met = project(tilts, improve(tilts, jnp.asarray(DELTA)))
                 if not met:
                     break
-                seen = worst_outlook(table, moved, Dual(), outlook)
-                check_step(model, table, policy, moved, outlook, seen, tally)
-                policy, outlook = moved, seen
+                seen = worst_case(table, moved, Dual(), worst)
+                check_step(model, table, policy, moved, worst, seen, tally)
+                policy, worst = moved, seen
     for name, (held, failed) in sorted(tally.items()):
         print(f"{name:40} failed {failed:4} of {held + failed}")
 

@@ -27,7 +27,9 @@ _PUBLIC = {
     "holdfast.simulators.training.settings": "AdversarySettings Settings",
     "holdfast.tabular.certify": "Certificate",
     "holdfast.tabular.evaluate": "Evaluation",
-    "holdfast.tabular.evaluation.worst_case": "Dual ProjectedGradient Tilted",
+    "holdfast.tabular.evaluation.projected_gradient": "ProjectedGradient",
+    "holdfast.tabular.evaluation.tilted_kernel": "Tilted",
+    "holdfast.tabular.evaluation.worst_case": "Dual",
     "holdfast.tabular.solve": "Solution",
     "holdfast.uncertainty": "KL ChiSquare Contamination Interval TotalVariation Wasserstein",
     "holdfast.verbs": "certify evaluate load solve stress train",
@@ -61,9 +63,11 @@ if TYPE_CHECKING:
     from holdfast.simulators.training.settings import Settings as Settings
     from holdfast.tabular.certify import Certificate as Certificate
     from holdfast.tabular.evaluate import Evaluation as Evaluation
+    from holdfast.tabular.evaluation.projected_gradient import (
+        ProjectedGradient as ProjectedGradient,
+    )
+    from holdfast.tabular.evaluation.tilted_kernel import Tilted as Tilted
     from holdfast.tabular.evaluation.worst_case import Dual as Dual
-    from holdfast.tabular.evaluation.worst_case import ProjectedGradient as ProjectedGradient
-    from holdfast.tabular.evaluation.worst_case import Tilted as Tilted
     from holdfast.tabular.solve import Solution as Solution
     from holdfast.uncertainty import KL as KL
     from holdfast.uncertainty import ChiSquare as ChiSquare

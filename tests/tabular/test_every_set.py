@@ -122,7 +122,7 @@ def test_sets_that_lead_anywhere_refuse_signals_of_listed_successors():
 
 
 def test_tilting_is_for_kl_sets():
-    with pytest.raises(ValueError, match="describes KL sets only"):
+    with pytest.raises(ValueError, match="supports KL sets only"):
         hf.evaluate(small_model("chi-square"), np.full((4, 2), 0.5), worst_case="tilted")
     mirror = hf.ProjectedGradient(geometry="kl")
     with pytest.raises(ValueError, match="'kl' is for KL sets"):

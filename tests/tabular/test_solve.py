@@ -173,11 +173,11 @@ def test_no_step_of_a_plain_update_without_constraints_exceeds_the_trust_region(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"algorithm": "ppo"}, "algorithm: unknown algorithm 'ppo'; there are 'rcpo'"),
+        ({"algorithm": "ppo"}, "algorithm: there is no 'ppo'; did you mean"),
         ({"iterations": 0}, "iterations: expected a whole number of at least 1, got 0"),
         ({"iterations": 2.5}, "iterations: expected a whole number"),
-        ({"trust_region": 0.0}, "trust_region: expected a positive number, got 0.0"),
-        ({"trust_region": float("nan")}, "trust_region: expected a positive number, got nan"),
+        ({"trust_region": 0.0}, "trust_region: expected a number over 0, got 0.0"),
+        ({"trust_region": float("nan")}, "trust_region: expected a number over 0, got nan"),
         ({"step": "euler"}, "step: expected one of 'exact', 'taylor', got 'euler'"),
         ({"safeguard": "halve"}, "safeguard: expected one of 'project', None, got 'halve'"),
         ({"seed": -1}, "seed: expected a whole number of at least 0, got -1"),

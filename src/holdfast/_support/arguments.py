@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import numbers
 from collections.abc import Collection
 from typing import Any
@@ -20,6 +21,39 @@ def check_probability(name: str, value: Any, *, most: float = 1.0) -> None:
     """Raises a ValueError unless the value is a number from 0 to `most`."""
     if not isinstance(value, numbers.Real) or not 0 <= float(value) <= most:
         raise ValueError(f"{name}: expected a number in [0, {most:g}], got {value!r}")
+
+
+def check_number(
+    name: str, value: Any, *, least: float = 0.0, above: bool = False, most: float = math.inf
+) -> None:
+    """Raise a ValueError unless the value is a finite number in [least, most].
+
+    Arguments:
+        name: the name shown in the message.
+        value: the value to check.
+        least: least number allowed.
+        above: whether `least` itself is refused.
+        most: largest number allowed.
+    """
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if (
+        number
+        and math.isfinite(value)
+        and least <= value <= most
+        and not (above and value == least)
+    ):
+        return
+    expected = f"{'over' if above else 'of at least'} {least:g}"
+    expected += f" and at most {most:g}" if math.isfinite(most) else ""
+    raise ValueError(f"{name}: expected a number {expected}, got {value!r}")
+
+
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Raise a ValueError unless the value is one of the choices."""
+    # 1 == True, so that types are compared as well.
+    if not any(value == choice and type(value) is type(choice) for choice in choices):
+        known = ", ".join(map(repr, choices))
+        raise ValueError(f"{name}: expected one of {known}, got {value!r}")
 
 
 def meant(name: str, known: Collection[str], most: int = 12) -> str:

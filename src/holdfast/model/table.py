@@ -1,4 +1,4 @@
-"""The model as the arrays that are computed on, and the way back to the user's own layout."""
+"""The padded arrays of a model, and the conversion of results back to the user's own layout."""
 
 from __future__ import annotations
 
@@ -16,18 +16,29 @@ from holdfast.model.cmdp import RobustCMDP
 from holdfast.model.kernel import Kernel
 from holdfast.uncertainty import UncertaintySet
 
+# Lists of more states than this are evaluated by sweeps; up to it, dense factors are faster.
+DENSE_STATES = 1024
+
 
 class Table(eqx.Module):
-    """A model in the inner sense (every constraint a utility), padded, on the device.
+    """The padded arrays of a model on the device, with every constraint as a utility.
 
-    Signals are stacked with the reward first. States that padding adds lead to themselves, pay nothing
-    and are never reached; actions that it adds are copies of the first that no policy takes;
-    successors that it adds have probability zero.
+    Padded states lead to themselves, pay nothing and are never reached. Padded actions are copies of
+    the first one, and no policy takes them. Padded successors have probability zero.
+
+    Attributes:
+        probabilities: nominal kernel.
+        successors: next state of every entry, or None for a dense kernel, whose entry k is state k.
+        signals: reward, then utilities; J is K, or 1 if no signal depends on the next state.
+        thresholds: least worst-case value of each utility.
+        initial: initial distribution ρ.
+        discount: γ.
+        uncertainty: the uncertainty set, in the layout of the table.
     """
 
     probabilities: Float[Array, "S A K"]
-    successors: Int[Array, "S A K"] | None  # None: dense, outcome k is state k
-    signals: Float[Array, "n S A J"]  # J is K, or 1 where no signal depends on the next state
+    successors: Int[Array, "S A K"] | None
+    signals: Float[Array, "n S A J"]
     thresholds: Float[Array, " m"]
     initial: Float[Array, " S"]
     discount: Float[Array, ""]
@@ -38,28 +49,39 @@ class Table(eqx.Module):
         """Number of states, padding included."""
         return self.probabilities.shape[0]
 
+    @property
+    def is_large(self) -> bool:
+        """Whether the model is evaluated by sweeps over its successor lists."""
+        return self.successors is not None and self.states > DENSE_STATES
+
     def following(self, values: Float[Array, " S *rest"]) -> Float[Array, "..."]:
-        """A function of the next state, in the layout of the probabilities (or broadcast to it)."""
+        """Return a function of the next state, in a shape that broadcasts to the probabilities."""
         return values if self.successors is None else values[self.successors]
 
     def with_signals(self, signals: Float[Array, "n S A J"]) -> Table:
-        """The same kernel and set under other signals."""
+        """Return the table with other signals."""
         return eqx.tree_at(lambda table: table.signals, self, signals)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """How a `Table` was made of a model, to turn results back."""
+    """A model, its `Table`, and the correspondence between their entries.
+
+    Attributes:
+        model: the user's model.
+        table: its padded arrays.
+        place: for each entry of the user's kernel, its position in the table's row, or −1 if it was
+            dropped; None for a dense table.
+        share: for each entry of the user's kernel, its share of the probability at that position.
+    """
 
     model: RobustCMDP
     table: Table
-    # For each entry of the user's kernel, its place in the table's row (−1: it was dropped), and
-    # its share of the probability there. None where the table is dense.
     place: Int[np.ndarray, "S A K"] | None
     share: Float[np.ndarray, "S A K"] | None
 
     def pad_policy(self, policy: Float[np.ndarray, "S A"]) -> Float[Array, "padded_S padded_A"]:
-        """A policy with uniform rows in the padded states and no mass on the padded actions."""
+        """Return a policy with uniform rows in the padded states and no mass on the padded actions."""
         states, actions = policy.shape
         padded = np.zeros(self.table.probabilities.shape[:2])
         padded[:, :actions] = 1 / actions
@@ -67,24 +89,24 @@ class Layout:
         return jnp.asarray(padded)
 
     def unpad_policy(self, policy: Array) -> Float[np.ndarray, "S A"]:
-        """A policy of the table as one of the model."""
+        """Return a policy of the table as a policy of the model."""
         rows = np.array(policy)[: self.model.states]
         rows[:, 0] += rows[:, self.model.actions :].sum(-1)
         rows = rows[:, : self.model.actions]
         return rows / rows.sum(-1, keepdims=True)
 
     def unpad(self, array: Any) -> np.ndarray:
-        """An array over states, or over states and actions, without the padding."""
+        """Return an array over states, or over states and actions, without the padding."""
         array = np.asarray(array)[: self.model.states]
         return array[:, : self.model.actions] if array.ndim > 1 else array
 
     @property
     def model_shape(self) -> tuple[int, int, int]:
-        """The shape of the user's own kernel."""
+        """Shape of the user's own kernel."""
         return _kernel_shape(self.model)
 
     def rows(self, array: np.ndarray) -> np.ndarray:
-        """An array in the layout of the user's kernel, with further axes, in the table's layout."""
+        """Return an array of the user's kernel layout, with any further axes, in the table's layout."""
         table_shape = self.table.probabilities.shape
         rows = np.zeros((*table_shape, *array.shape[3:]))
         own = _in_rows(self.place, array, table_shape[-1])
@@ -92,7 +114,7 @@ class Layout:
         return rows
 
     def kernel(self, probabilities: Any) -> np.ndarray | Kernel:
-        """A kernel of the table in the form of the user's own."""
+        """Return a kernel of the table in the form of the user's own."""
         states = self.model.states
         rows = np.asarray(probabilities)[:states, : self.model.actions]
         if self.place is None:
@@ -104,7 +126,7 @@ class Layout:
         rows = rows / rows.sum(-1, keepdims=True)
         if not isinstance(self.model.transitions, Kernel):
             return rows
-        if self.place is None:  # the set may lead to any state, so lists of all of them
+        if self.place is None:  # the set may reach any state, so the lists contain all of them
             return Kernel(np.broadcast_to(np.arange(states), rows.shape), rows)
         return Kernel(self.model.transitions.successors, rows)
 
@@ -115,7 +137,7 @@ def _kernel_shape(model: RobustCMDP) -> tuple[int, int, int]:
 
 
 def layout_of(model: RobustCMDP) -> Layout:
-    """The model's table, made once and kept with the model."""
+    """Return the layout of a model, which is made once and kept with the model."""
     cached = model.__dict__.get("_table_layout")
     if cached is None:
         cached = _lay_out(model)
@@ -124,20 +146,21 @@ def layout_of(model: RobustCMDP) -> Layout:
 
 
 def unpadded_table(model: RobustCMDP) -> Table:
-    """The model's table without padding, for work whose time counts more than its compilation."""
+    """Return the table without padding, for work that takes longer than its compilation."""
     return _lay_out(model, padded=False).table
 
 
 def padded_size(n: int, least: int = 1) -> int:
-    """Sizes are rounded up so that models of similar size share a compilation.
+    """Return a size rounded up, so that models of similar size share compiled programs.
 
-    To a power of two; above 128 to a multiple of 128, where padding would cost more than it saves.
+    Sizes are powers of two up to 128, and multiples of 128 beyond, where a power of two would cost more
+    time than the compilation it saves.
     """
     return max(least, 1 << (n - 1).bit_length()) if n <= 128 else -(-n // 128) * 128
 
 
-# Models of up to this many entries are padded to the same few shapes: they take no time to compute,
-# so a compilation saved is all that counts.
+# Models of up to this many entries (512 KiB) are padded to the same few shapes: computing on them takes
+# less time than compiling for another shape.
 _SMALL = 1 << 16
 _LEAST_STATES, _LEAST_ACTIONS, _LEAST_SUCCESSORS = 64, 8, 4
 
@@ -152,7 +175,7 @@ def _padded_shape(states: int, actions: int, width: int, dense: bool) -> tuple[i
 
 
 def _padded_actions(actions: int, padded: int) -> Int[np.ndarray, " padded_A"]:
-    """Which action each padded one is a copy of."""
+    """Return the action that each padded action is a copy of."""
     return np.r_[np.arange(actions), np.zeros(padded - actions, int)]
 
 
@@ -165,7 +188,7 @@ def _lay_out(model: RobustCMDP, *, padded: bool = True) -> Layout:
     states, actions, width = probabilities.shape
     dense = successors is None
     shape = states, actions, width
-    if padded and uncertainty.fits_lists:  # else nature would go to the states that padding adds
+    if padded and uncertainty.fits_lists:  # other sets could move to the padded states
         shape = _padded_shape(states, actions, width, dense)
     copies = _padded_actions(actions, shape[1])
     extra = np.arange(states, shape[0])
@@ -216,7 +239,7 @@ def _lay_out(model: RobustCMDP, *, padded: bool = True) -> Layout:
 
 
 def _rows(model: RobustCMDP) -> tuple[Any, np.ndarray, Any, Any]:
-    """Successors (None: dense), probabilities, and the place and share of the user's entries."""
+    """Return successors (None if dense), probabilities, and place and share of the user's entries."""
     kernel, uncertainty = model.transitions, model.uncertainty
     if uncertainty is None:
         raise AssertionError("a checked model has an uncertainty set")
@@ -226,7 +249,7 @@ def _rows(model: RobustCMDP) -> tuple[Any, np.ndarray, Any, Any]:
         successors, probabilities = kernel.successors, kernel.probabilities
     else:
         widest = int(uncertainty.reach(kernel).sum(-1).max())
-        # A dense kernel of mostly zeros is computed on as lists.
+        # A dense kernel of mostly zeros is stored as lists.
         if 2 * widest > padded_size(model.states, _LEAST_STATES):
             return None, kernel, None, None
         probabilities = kernel
@@ -244,7 +267,7 @@ def _compact(
     signals: list[np.ndarray],
     reached: Bool[np.ndarray, "S A K"],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Drops what is out of reach; merges repeated successors on which every signal agrees."""
+    """Return lists without unreachable entries; equal successors with equal signals are merged."""
     states, actions, width = probabilities.shape
     kept = np.flatnonzero(reached)
     row = kept // width
@@ -256,7 +279,7 @@ def _compact(
     for key in keys:
         fresh[1:] |= key[1:] != key[:-1]
     group = np.cumsum(fresh) - 1
-    first_group_of_row = group[fresh_row]  # every row has mass, so every row is here
+    first_group_of_row = group[fresh_row]  # every row has mass, so no row is missing
     position = group - first_group_of_row[row]
     new_width = int(position.max()) + 1
 
@@ -281,7 +304,7 @@ def _compact(
 
 
 def _in_rows(place: np.ndarray | None, array: np.ndarray, width: int) -> np.ndarray:
-    """An array over the user's entries, or over (s, a), as one over the table's `width` entries."""
+    """Return an array over the user's entries, or over (s, a), in the table's `width` entries."""
     if array.ndim == 2:
         return np.broadcast_to(array[..., None], (*array.shape, width))
     states, actions, entries, *rest = array.shape

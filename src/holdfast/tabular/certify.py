@@ -1,59 +1,65 @@
-"""The verb `certify`: what has been proved about a policy."""
+"""The verb `certify`: what can be proved about a policy."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from holdfast._support.arguments import check_whole_number
+from holdfast._support.arguments import check_number, check_whole_number
 from holdfast._support.precision import float64
 from holdfast.model import RobustCMDP, check_policy
 from holdfast.model.table import Layout, layout_of, unpadded_table
 from holdfast.tabular.certificates.branch_and_bound import branch_and_bound
 from holdfast.tabular.certificates.critical_factor import critical_factors
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
-from holdfast.tabular.evaluate import Evaluation, evaluate
-from holdfast.tabular.evaluation import sparse
+from holdfast.tabular.evaluate import Evaluation, evaluate, feasibility
 from holdfast.tabular.evaluation.optimum import robust_optimum
 
-# Branch and bound solves linear systems of this size at most, thousands of times.
+# Largest model for branch and bound, which solves dense linear systems of this size thousands of times.
 _MOST_STATES_TO_DIVIDE = 512
-# A large model's critical factor is found to this accuracy: every step evaluates the policy.
-_ROUGH = 1e-4
+# Relative accuracy of a critical factor; for large models, where every step evaluates the policy, four
+# digits.
+_ACCURACY, _ROUGH_ACCURACY = 1e-9, 1e-4
+# Divisor of a gap whose bound is zero: the smallest reward that is told apart from zero.
+_LEAST_REWARD = 1e-12
 
 
-class Attainable(NamedTuple):
-    """Between which two utilities the best worst-case value of each constraint on its own lies."""
-
-    lower: Float[np.ndarray, " m"]
-    upper: Float[np.ndarray, " m"]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Certificate:
-    """What has been proved about a policy in the worst case over the uncertainty set.
+    """Proved statements about a policy in the worst case over the uncertainty set.
 
     Attributes:
-        feasible: whether every margin, less the numerical error, is at least zero.
-        margins: (m,) worst-case margin of every constraint; negative is violated.
+        feasible: whether every margin less the numerical error is at least zero.
+        margins: worst-case margin of every constraint, (m,); negative if violated.
         reward: worst-case reward.
         error: bound on the numerical error of the reward and of every margin.
-        upper_bound: no policy that keeps the constraints has a larger worst-case reward; −inf where it
-            is proved that there is no such policy, inf where no bound was asked for.
-        critical_factor: the largest factor on the radii under which every constraint is proved to
-            hold: NaN where one does not hold even nominally, inf where none ever breaks.
-        critical_factors: (m,) the same for each constraint alone.
-        multipliers: (m,) the λ of the bound, in the sense of utilities.
-        regions: how many parts of the policy space a bound was computed for; 1 where it was not divided.
-        attainable: where the policy is not feasible, (m,) the best worst-case value that each
-            constraint could have on its own, in the user's sense; otherwise None.
-        evaluation: where the values come from.
-        model: the model they are about.
+        upper_bound: no feasible policy has a larger worst-case reward. −inf if no policy is feasible,
+            inf if no bound was requested.
+        critical_factor: largest factor on the radii for which every constraint is proved to hold. NaN if
+            one does not hold nominally, inf if all hold for every radius.
+        critical_factors: the same for each constraint alone, (m,).
+        multipliers: λ of the bound, for the constraints as utilities, (m,).
+        regions: number of regions of policies for which a bound was computed; 1 if not divided.
+        attainable: if the policy is not feasible, the largest worst-case value that each constraint can
+            have on its own, in the user's sense, (m,); otherwise None.
+        evaluation: the policy's values.
+        model: the model.
+
+    Example:
+        >>> import holdfast as hf
+        >>> import numpy as np
+        >>> hf.certify("gambler", np.zeros(17, int))        # always stake 1
+        feasible in the worst case (numerical error below 1e-9)
+                         worst case       nominal        margin   breaks at
+        reward             0.751032       3.26182
+        utility ≥ 2.5       6.45418       11.9097       3.95418       never
+        no feasible policy has a worst-case reward above 3.43142 (gap 78 %)
+        the constraints hold for every radius
     """
 
     feasible: bool
@@ -67,17 +73,17 @@ class Certificate:
     regions: int
     attainable: Float[np.ndarray, " m"] | None
     evaluation: Evaluation
-    model: RobustCMDP = dataclasses.field(repr=False)
+    model: RobustCMDP
 
     @property
     def gap(self) -> float:
-        """By what share of the upper bound the reward may fall short of the best; NaN if infeasible."""
+        """Distance of the reward from the upper bound, as a share of the bound; NaN if infeasible."""
         if not self.feasible or not math.isfinite(self.upper_bound):
             return math.nan
-        return (self.upper_bound - self.reward) / max(abs(self.upper_bound), 1e-12)
+        return (self.upper_bound - self.reward) / max(abs(self.upper_bound), _LEAST_REWARD)
 
     def to_dict(self) -> dict[str, Any]:
-        """The certificate as plain numbers, for JSON."""
+        """Return the certificate as plain numbers, for JSON."""
         pairs = zip(self.model.constraints, self.evaluation.constraints, strict=True)
         return {
             "feasible": self.feasible,
@@ -103,12 +109,11 @@ class Certificate:
             "regions": self.regions,
         }
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         numbers = self.to_dict()
         width = max([6, *(len(c["constraint"]) for c in numbers["constraints"])])
         lines = [
-            f"{'feasible in the worst case' if self.feasible else 'NOT feasible in the worst case'}"
-            f" (numerical error ≤ {self.error:.1e})",
+            feasibility(self.evaluation),
             f"{'':{width}}  {'worst case':>12}  {'nominal':>12}  {'margin':>12}  {'breaks at':>10}",
             f"{'reward':{width}}  {self.reward:12.6g}  {numbers['reward']['nominal']:12.6g}",
         ]
@@ -122,35 +127,38 @@ class Certificate:
     def _conclusions(self) -> list[str]:
         lines = []
         if self.upper_bound == -math.inf:
-            lines.append("no policy keeps these constraints in the worst case: that is proved")
+            lines.append("proved: no policy satisfies these constraints in the worst case")
         elif math.isfinite(self.upper_bound):
-            lines.append(
-                f"no policy that keeps the constraints has a worst-case reward over "
-                f"{self.upper_bound:.6g}"
-            )
-        if not math.isnan(self.gap):
-            lines[-1] += f": this one is within {_percent(self.gap)} of the best"
+            bound = f"no feasible policy has a worst-case reward above {self.upper_bound:.6g}"
+            lines.append(bound + ("" if math.isnan(self.gap) else f" ({gap_text(self.gap)})"))
         if self.model.constraints and self.feasible:
             lines.append(
-                "the constraints hold however large the radii"
+                "the constraints hold for every radius"
                 if math.isinf(self.critical_factor)
-                else f"they hold up to {self.critical_factor:.6g} times the radii"
+                else f"the constraints hold up to {self.critical_factor:.6g} times the radii"
             )
         if self.attainable is not None:
             named = zip(self.model.constraints, self.attainable, strict=True)
             best = ", ".join(f"{value:.6g} for {constraint}" for constraint, value in named)
-            lines.append(f"each constraint on its own could reach, in the worst case: {best}")
+            lines.append(f"best worst-case value of each constraint on its own: {best}")
         return lines
+
+
+def gap_text(gap: float) -> str:
+    """Return a gap in words.
+
+    Example:
+        >>> gap_text(0.0123), gap_text(9.4e-13)
+        ('gap 1.2 %', 'gap below 1e-6 %')
+    """
+    # Below 1e-8 the numerical error of bound and reward decides.
+    return f"gap {100 * gap:.2g} %" if gap >= 1e-8 else "gap below 1e-6 %"
 
 
 def _factor(factor: float) -> str:
     if math.isnan(factor):
         return "nominally"
     return "never" if math.isinf(factor) else f"× {factor:.4g}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share >= 1e-4 else "0.01 %"
 
 
 @float64
@@ -162,21 +170,21 @@ def certify(
     nodes: int = 0,
     target: float = 1e-4,
 ) -> Certificate:
-    """Proves what can be proved about a policy: that it keeps its constraints, and how good it is.
+    """Return what can be proved about a policy: that it meets its constraints, and how good it is.
 
     Arguments:
-        model: the model.
-        policy: (S, A), rows that sum to one.
-        bound: whether to bound what any policy could have; it takes some twenty robust optimisations.
-        nodes: regions that branch and bound may judge to tighten the bound, for models of up to 512
-            states and feasible policies; 0 leaves it at the Lagrangian bound.
-        target: the gap at which branch and bound stops.
+        model: the model, or its name.
+        policy: probabilities (S, A) with rows that sum to one, or action indices (S,).
+        bound: whether to compute an upper bound on the reward of all feasible policies. It takes some
+            twenty robust optimisations.
+        nodes: largest number of regions for which branch and bound computes a bound, for feasible
+            policies in models of up to 512 states; 0 for the Lagrangian bound alone.
+        target: gap at which branch and bound stops.
 
     Example:
         >>> import holdfast as hf
         >>> import numpy as np
-        >>> timid = np.eye(8)[np.zeros(17, int)]        # always stake 1
-        >>> certificate = hf.certify(hf.environments.gambler(), timid)
+        >>> certificate = hf.certify("gambler", np.zeros(17, int))       # always stake 1
         >>> certificate.feasible
         True
         >>> print(f"{certificate.reward:.3f} of at most {certificate.upper_bound:.3f}")
@@ -185,72 +193,66 @@ def certify(
         inf
     """
     check_nodes(model, nodes)
-    if not (isinstance(target, (int, float)) and 0 <= target < math.inf):
-        raise ValueError(f"target: expected a share of at least 0, got {target!r}")
+    check_number("target", target)
     policy = check_policy("policy", policy, model.states, model.actions)
     evaluation = evaluate(model, policy)
     layout = layout_of(model)
-    accuracy = _ROUGH if sparse.is_sparse(layout.table) else 1e-9
+    accuracy = _ROUGH_ACCURACY if layout.table.is_large else _ACCURACY
     factors = critical_factors(layout.table, layout.pad_policy(policy), accuracy)
     upper, multipliers, regions = math.inf, np.full(len(factors), np.nan), 0
     if bound:
         upper, multipliers, regions = _upper_bound(layout, evaluation, nodes, target)
-    shown = None
+    attained, hopeless = None, False
     if not evaluation.feasible:
-        best = attainable(layout)
-        shown = np.array([c.shown(v) for c, v in zip(model.constraints, best.lower, strict=True)])
-        if any(best.upper < np.array([c.utility_threshold for c in model.constraints])):
-            upper = -math.inf
+        attained, hopeless = attainable_values(layout)
     return Certificate(
         feasible=evaluation.feasible,
         margins=evaluation.margins,
         reward=evaluation.reward.worst,
         error=evaluation.error,
-        upper_bound=upper,
+        upper_bound=-math.inf if hopeless else upper,
         critical_factor=float(np.min(factors, initial=math.inf)),
         critical_factors=factors,
         multipliers=multipliers,
         regions=regions,
-        attainable=shown,
+        attainable=attained,
         evaluation=evaluation,
         model=model,
     )
 
 
 def check_nodes(model: RobustCMDP, nodes: int) -> None:
-    """Refuses branch and bound on a model that is too large for it."""
+    """Raise a ValueError if branch and bound does not support the model."""
     check_whole_number("nodes", nodes, least=0)
     if nodes > 0 and model.states > _MOST_STATES_TO_DIVIDE:
         raise ValueError(
             f"nodes: branch and bound is for models of up to {_MOST_STATES_TO_DIVIDE} states, "
-            f"and this one has {model.states}; nodes=0 gives the Lagrangian bound"
+            f"got {model.states} states; nodes=0 gives the Lagrangian bound"
         )
 
 
-def attainable(layout: Layout) -> Attainable:
-    """Of every constraint on its own."""
+def attainable_values(layout: Layout) -> tuple[Float[np.ndarray, " m"], bool]:
+    """Return the best worst-case value of each constraint on its own, and whether one is unattainable.
+
+    The values are in the user's sense. A constraint whose best value is proved to miss its threshold
+    makes the model infeasible.
+    """
     best = [robust_optimum(layout.table, signal) for signal in layout.table.signals[1:]]
-    return Attainable(
-        np.array([optimum.lower for optimum in best]), np.array([optimum.upper for optimum in best])
-    )
+    pairs = list(zip(layout.model.constraints, best, strict=True))
+    shown = np.array([constraint.shown(optimum.lower) for constraint, optimum in pairs])
+    return shown, any(o.upper < constraint.utility_threshold for constraint, o in pairs)
 
 
 def _upper_bound(
     layout: Layout, evaluation: Evaluation, nodes: int, target: float
 ) -> tuple[float, np.ndarray, int]:
-    """The bound, its multipliers, and how many regions it took."""
+    """Return the bound, its multipliers, and the number of regions."""
     found = lagrangian_bound(layout.table, layout.model.actions)
     worst = evaluation.reward.worst
-    close = found.value - worst <= target * max(abs(worst), 1e-12)
+    close = found.value - worst <= target * max(abs(worst), _LEAST_REWARD)
     if nodes == 0 or close or not evaluation.feasible or found.value == -math.inf:
         return found.value, found.multipliers, 1
-    outcome = branch_and_bound(
-        unpadded_table(layout.model),
-        found.multipliers,
-        found.reach,
-        found.value,
-        worst - evaluation.reward.error,
-        nodes,
-        target,
+    result = branch_and_bound(
+        unpadded_table(layout.model), found, worst - evaluation.reward.error, nodes, target
     )
-    return max(outcome.value, worst), found.multipliers, outcome.judged
+    return max(result.value, worst), found.multipliers, result.judged

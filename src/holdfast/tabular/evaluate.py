@@ -1,4 +1,4 @@
-"""The verb `evaluate`: what a policy is worth, nominally and in the worst case."""
+"""The verb `evaluate`: values of a policy, nominal and in the worst case."""
 
 from __future__ import annotations
 
@@ -9,39 +9,37 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from holdfast._support.precision import float64
 from holdfast.model import Kernel, RobustCMDP, check_policy
 from holdfast.model.table import Layout, layout_of
-from holdfast.tabular.evaluation.values import (
-    Outlook,
-    kernel_of,
-    kernels_are_members,
-    without_kernel,
-)
+from holdfast.tabular.evaluation.tilted_kernel import Tilted
+from holdfast.tabular.evaluation.values import PolicyValues
 from holdfast.tabular.evaluation.worst_case import (
-    Tilted,
     WorstCase,
+    certified_errors,
     check_method,
-    nominal_outlook,
+    nominal_values,
     worst_case_method,
-    worst_outlook,
+    worst_kernel,
 )
+from holdfast.tabular.evaluation.worst_case import worst_case as find_worst_case
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SignalEvaluation:
-    """One signal of a policy, in the user's own sense: a cost reads as a cost.
+    """Values of one signal, in the user's own sense: a cost reads as a cost.
 
     Attributes:
-        worst: value in this signal's worst case, from the initial distribution.
+        worst: value in the worst case of this signal, from the initial distribution.
         nominal: value under the nominal kernel.
-        values: (S,) worst-case V(s).
-        advantages: (S, A) worst-case Q(s, a) − V(s).
-        occupancy: (S,) discounted share of time in each state under the worst-case kernel.
+        values: worst-case V(s), (S,).
+        advantages: worst-case A(s, a) = Q(s, a) − V(s), (S, A).
+        occupancy: state occupancy under the worst-case kernel, (S,).
         error: bound on the numerical error of `worst`.
+        name: "reward", or the constraint in words.
     """
 
     worst: float
@@ -50,35 +48,50 @@ class SignalEvaluation:
     advantages: Float[np.ndarray, "S A"]
     occupancy: Float[np.ndarray, " S"]
     error: float
-    _make_kernel: Callable[[], np.ndarray | Kernel] = dataclasses.field(repr=False)
+    name: str
+    _make_kernel: Callable[[], np.ndarray | Kernel]
 
     @functools.cached_property
     def kernel(self) -> np.ndarray | Kernel:
         """The worst-case kernel of this signal, in the form of the model's own."""
         return self._make_kernel()
 
+    def __repr__(self) -> str:
+        return f"{self.name}: worst case {self.worst:.6g}, nominal {self.nominal:.6g}"
 
-@dataclasses.dataclass(frozen=True, eq=False)
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ConstraintEvaluation(SignalEvaluation):
-    """One constraint of a policy.
+    """Values of one constraint.
 
     Attributes:
-        margin: how far the worst case is on the right side of the threshold; negative is violated.
+        margin: distance of the worst case from the threshold; negative if the constraint is violated.
         nominal_margin: the same under the nominal kernel.
     """
 
-    margin: float = 0.0
-    nominal_margin: float = 0.0
+    margin: float
+    nominal_margin: float
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}, margin {self.margin:.6g}"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """What `evaluate` returns.
+    """Values of a policy, nominal and in the worst case.
 
     Attributes:
-        reward: the reward's evaluation.
-        constraints: one evaluation for each constraint, in the model's order.
-        error: bound on the numerical error of every worst value.
+        reward: values of the reward.
+        constraints: values of every constraint, in the model's order.
+        error: bound on the numerical error of every worst-case value.
+
+    Example:
+        >>> import holdfast as hf
+        >>> import numpy as np
+        >>> hf.evaluate("gambler", np.zeros(17, int))        # always stake 1
+        feasible in the worst case (numerical error below 1e-9)
+        reward: worst case 0.751032, nominal 3.26182
+        utility ≥ 2.5: worst case 6.45418, nominal 11.9097, margin 3.95418
     """
 
     reward: SignalEvaluation
@@ -87,37 +100,47 @@ class Evaluation:
 
     @property
     def margins(self) -> Float[np.ndarray, " m"]:
-        """The worst-case margin of every constraint."""
+        """Worst-case margins of all constraints, (m,)."""
         return np.array([constraint.margin for constraint in self.constraints])
 
     @property
     def feasible(self) -> bool:
-        """Whether every margin, less the numerical error, is at least zero."""
+        """Whether every margin less the numerical error is at least zero."""
         return bool((self.margins - self.error >= 0).all())
+
+    def __repr__(self) -> str:
+        lines = [*map(repr, (self.reward, *self.constraints))]
+        return "\n".join([feasibility(self), *lines])
+
+
+def feasibility(evaluation: Evaluation) -> str:
+    """Return the sentence on feasibility with which summaries start."""
+    # Errors differ between machines in their last digits, so that small ones are shown as a bound.
+    error = "below 1e-9" if evaluation.error < 1e-9 else f"{evaluation.error:.1e}"
+    verdict = "feasible" if evaluation.feasible else "NOT feasible"
+    return f"{verdict} in the worst case (numerical error {error})"
 
 
 @float64
 def evaluate(
     model: RobustCMDP, policy: ArrayLike, *, worst_case: str | WorstCase = "dual"
 ) -> Evaluation:
-    """Nominal and worst-case values of a policy, with a certified bound on the error.
+    """Return the nominal and worst-case values of a policy, with a certified bound on the error.
 
-    The reward has a worst-case kernel of its own, and so has every constraint. The error is the
-    distance between a value under a kernel that has been checked to be in the set and a lower bound
-    from the dual, so it does not rest on the search for the worst case having gone well.
+    The reward and every constraint each have their own worst-case kernel. The error is certified from
+    both sides: above by a kernel that was checked to be in the set, below by the set's dual. It does not
+    depend on the search for the worst case.
 
     Arguments:
-        model: the model.
-        policy: (S, A), rows that sum to one.
-        worst_case: "dual", "projected-gradient" or "tilted", or one of `Dual`, `ProjectedGradient`,
+        model: the model, or its name.
+        policy: probabilities (S, A) with rows that sum to one, or action indices (S,).
+        worst_case: "dual", "projected-gradient" or "tilted", or one of `Dual`, `ProjectedGradient` and
             `Tilted` with settings.
 
     Example:
         >>> import holdfast as hf
         >>> import numpy as np
-        >>> model = hf.environments.gambler()
-        >>> timid = np.eye(8)[np.zeros(17, int)]        # always stake 1
-        >>> evaluation = hf.evaluate(model, timid)
+        >>> evaluation = hf.evaluate("gambler", np.zeros(17, int))       # always stake 1
         >>> print(f"{evaluation.reward.nominal:.3f} {evaluation.reward.worst:.3f}")
         3.262 0.751
         >>> print(f"{evaluation.constraints[0].margin:.3f}")
@@ -127,13 +150,17 @@ def evaluate(
     method = layout_features(layout, worst_case_method(worst_case))
     check_method(method, layout.table)
     padded = layout.pad_policy(check_policy("policy", policy, model.states, model.actions))
-    nominal = nominal_outlook(layout.table, padded)
-    worst = worst_outlook(layout.table, padded, method, start=nominal)
-    return report(layout, nominal, worst)
+    nominal = nominal_values(layout.table, padded)
+    worst = find_worst_case(layout.table, padded, method, start=nominal)
+    return report(layout, padded, nominal, worst)
 
 
 def layout_features(layout: Layout, method: WorstCase) -> WorstCase:
-    """A tilted method's features in the table's own layout."""
+    """Return the method with the features of `Tilted` in the table's layout.
+
+    Raises:
+        ValueError: the features have the wrong shape.
+    """
     if not isinstance(method, Tilted) or method.features is None:
         return method
     features = np.asarray(method.features, np.float64)
@@ -150,29 +177,31 @@ def layout_features(layout: Layout, method: WorstCase) -> WorstCase:
     return dataclasses.replace(method, features=features)
 
 
-def report(layout: Layout, nominal: Outlook, worst: Outlook) -> Evaluation:
-    """Outlooks as the user sees them."""
-    members = kernels_are_members(layout.table, worst)
+def report(
+    layout: Layout, policy: Float[Array, "S A"], nominal: PolicyValues, worst: PolicyValues
+) -> Evaluation:
+    """Return the values of a policy in the user's layout and sense, with certified errors."""
+    errors = np.asarray(certified_errors(layout.table, policy, worst))
     kernels = [functools.partial(_kernel, layout, worst, i) for i in range(len(worst.value))]
     nominal = jax.device_get(nominal)
-    worst = jax.device_get(without_kernel(worst))
+    worst = jax.device_get(dataclasses.replace(worst, kernel=None))
 
-    def signal(i: int, shown: Callable[[Any], Any]) -> dict[str, Any]:
+    def signal(i: int, name: str, shown: Callable[[Any], Any]) -> dict[str, Any]:
         return {
             "worst": float(shown(worst.value[i])),
             "nominal": float(shown(nominal.value[i])),
             "values": shown(layout.unpad(worst.values[i])),
             "advantages": shown(layout.unpad(worst.advantages[i])),
             "occupancy": layout.unpad(worst.occupancy[i]),
-            # The value under a kernel outside the set bounds nothing.
-            "error": float(worst.error[i]) if members[i] else float("inf"),
+            "error": float(errors[i]),
+            "name": name,
             "_make_kernel": kernels[i],
         }
 
-    reward = SignalEvaluation(**signal(0, lambda value: value))
+    reward = SignalEvaluation(**signal(0, "reward", lambda value: value))
     constraints = tuple(
         ConstraintEvaluation(
-            **signal(i, constraint.shown),
+            **signal(i, str(constraint), constraint.shown),
             margin=float(worst.value[i]) - constraint.utility_threshold,
             nominal_margin=float(nominal.value[i]) - constraint.utility_threshold,
         )
@@ -182,5 +211,5 @@ def report(layout: Layout, nominal: Outlook, worst: Outlook) -> Evaluation:
 
 
 @float64
-def _kernel(layout: Layout, worst: Outlook, i: int) -> np.ndarray | Kernel:
-    return layout.kernel(kernel_of(layout.table, worst, i))
+def _kernel(layout: Layout, worst: PolicyValues, i: int) -> np.ndarray | Kernel:
+    return layout.kernel(worst_kernel(layout.table, worst, i))

@@ -1,4 +1,4 @@
-"""The verb `solve`: a model in, a policy out."""
+"""The verb `solve`: search for the best policy of a robust constrained model."""
 
 from __future__ import annotations
 
@@ -11,61 +11,79 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
+from holdfast._support.arguments import check_choice, check_number, check_whole_number
 from holdfast._support.precision import float64
 from holdfast.model import RobustCMDP, check_policy
 from holdfast.model.table import Layout, layout_of
 from holdfast.registry import ALGORITHMS, Algorithm
-from holdfast.tabular.algorithms import Run
-from holdfast.tabular.algorithms._run import Iterate, Options
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
-from holdfast.tabular.certify import Certificate, attainable, check_nodes
+from holdfast.tabular.certify import Certificate, attainable_values, check_nodes
 from holdfast.tabular.certify import certify as prove
 from holdfast.tabular.evaluate import Evaluation, layout_features, report
-from holdfast.tabular.evaluation import sparse
 from holdfast.tabular.evaluation.optimum import robust_optimum
 from holdfast.tabular.evaluation.worst_case import WorstCase, check_method, worst_case_method
+from holdfast.tabular.run import Iterate, Run, SolveOptions
 
+Status = Literal["feasible", "infeasible", "not-found"]
+
+# Share of the uniform policy mixed into an initial policy with zeros: large enough for
+# multiplicative steps to bring an action back, too small to change values by more than about 1e-6.
 _UNIFORM_SHARE = 1e-6
-# Of the uniform policy in a start at a corner: enough to leave it, too little to lose it.
+# Share of the uniform policy mixed into a start at a corner, so that its deterministic rows can change.
 _CORNER_SHARE = 0.02
-# Of the arguments that only some algorithms read, what they are where nobody asked for anything.
+# Another run's policy replaces the run's own if it gains more than this, relative to max(1, |reward|).
+_LEAST_GAIN = 1e-9
+# Default values of the arguments that only some algorithms use.
 _DEFAULTS = {"trust_region": 0.01, "step": "exact", "safeguard": "project", "bounds": False}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Solution:
-    """What every algorithm returns.
+    """The result of `solve`.
 
     Attributes:
-        policy: (S, A), the last iterate (crpo, epirc-pgs and rnpg end their history with the iterate
-            that their papers return); with `certify=True` the best feasible one, where there is one.
-        evaluation: of that policy.
-        status: "feasible"; "infeasible" where it has been proved that no policy is; "not-found"
-            where neither is known.
-        history: arrays by name with a row for each iterate, row 0 the start. In the worst case:
-            "reward", "margins" (rows, m), "error"; under the nominal kernel: "nominal_reward",
-            "nominal_margins"; of the step: "kl" (E_{d^r}[KL(π_{k+1}‖π_k)]), "recovered",
-            "trust_region" (the one in force); "seconds" since the start. With `bounds=True` also
-            what theory promises of the step: see `tabular.certificates.step_bounds`.
-        attainable: where the policy is not feasible, the best worst-case value that each constraint
-            could have on its own, in the user's sense; otherwise None.
-        algorithm: the algorithm's name.
-        certificate: of the policy, with `certify=True`; otherwise None.
+        policy: the last iterate, (S, A); crpo, epirc-pgs and rnpg end their history with the iterate
+            that their papers return. With `certify=True`, the best feasible iterate, if there is one.
+        evaluation: values of that policy.
+        status: "feasible"; "infeasible" if it is proved that no policy is feasible; "not-found" if
+            neither is known.
+        history: arrays by name, with one row for each iterate and the initial policy in row 0. In the
+            worst case: "reward", "margins" (rows, m), "error". Under the nominal kernel:
+            "nominal_reward", "nominal_margins". Of the step: "kl", E_{d^r}[KL(π_{k+1}‖π_k)],
+            "recovered", and "trust_region". "seconds" since the start. With `bounds=True`, the
+            columns of `tabular.certificates.step_bounds` too.
+        attainable: if the policy is not feasible, the largest worst-case value that each constraint can
+            have on its own, in the user's sense, (m,); otherwise None.
+        algorithm: name of the algorithm.
+        certificate: certificate of the policy with `certify=True`, otherwise None.
+
+    Example:
+        >>> import holdfast as hf
+        >>> hf.solve("gambler", "lp")
+        lp: not-found after 1 iteration
+        NOT feasible in the worst case (numerical error below 1e-9)
+        reward: worst case 3.16162, nominal 5.92492
+        utility ≥ 2.5: worst case 1.26631, nominal 2.5, margin -1.23369
     """
 
     policy: Float[np.ndarray, "S A"]
     evaluation: Evaluation
-    status: Literal["feasible", "infeasible", "not-found"]
+    status: Status
     history: dict[str, np.ndarray]
     attainable: Float[np.ndarray, " m"] | None
     algorithm: str
     certificate: Certificate | None = None
 
+    def __repr__(self) -> str:
+        rows = len(self.history["reward"]) - 1
+        title = f"{self.algorithm}: {self.status} after {rows} iteration{'s' if rows != 1 else ''}"
+        return f"{title}\n{self.evaluation if self.certificate is None else self.certificate}"
+
 
 @float64
 def solve(
     model: RobustCMDP,
-    algorithm: str | Algorithm = "rcpo",
+    algorithm: str | Algorithm | Callable[[Run], object] = "rcpo",
     *,
     iterations: int = 200,
     trust_region: float = 0.01,
@@ -80,78 +98,88 @@ def solve(
     nodes: int = 0,
     callback: Callable[[int], None] | None = None,
 ) -> Solution:
-    """Searches for the policy with the best worst-case reward that keeps every constraint.
+    """Search for the policy with the largest worst-case reward that satisfies every constraint, (5).
 
     Arguments:
-        model: the model.
+        model: the model, or its name.
         algorithm: "rcpo" (robust, constrained), "pcpo" or "cpo" (constrained, nominal kernel),
-            "rvi" (robust, constraints ignored), "lp" (nominal optimum by linear programming), or one
-            of the other published ones, robust and constrained: "rpd", "rcpg", "r3c", "crpo",
-            "epirc-pgs", "rnpg", and "cup" (nominal, unless its settings say otherwise).
-        iterations: policy updates; rvi records so many and stops on its certified error; lp takes
-            one.
+            "rvi" (robust, without constraints), "lp" (nominal optimum by linear programming), or another
+            published algorithm, robust and constrained: "rpd", "rcpg", "r3c", "crpo", "epirc-pgs",
+            "rnpg", and "cup" (nominal by default). Also an `Algorithm` record, a function of a
+            `holdfast.tabular.algorithms.Run`, or either of them as "package.module:name".
+        iterations: number of policy updates; rvi records this many and stops at its certified error,
+            lp takes one.
         trust_region: δ, the largest E_{d^r}[KL(π‖π_k)] of an improvement.
-        step: "exact" solves each step's convex problem; "taylor" its second-order expansion.
-        safeguard: "project" lets no iterate after the first feasible one be infeasible; None is the
+        step: "exact" solves the convex problem of each step, "taylor" its second-order expansion (26).
+        safeguard: "project" keeps every iterate after the first feasible one feasible; None is the
             paper's plain update.
-        worst_case: how worst-case kernels are found: "dual", "projected-gradient", "tilted", or
-            one of `Dual`, `ProjectedGradient`, `Tilted` with settings.
-        initial_policy: (S, A). Its zeros would never come back under multiplicative steps, so where
-            it has any, 1e-6 of uniform is mixed in.
-        seed: draws the initial policy, Dirichlet(1) rows, where none is given.
+        worst_case: how to find worst-case kernels: "dual", "projected-gradient" or "tilted", or one of
+            `Dual`, `ProjectedGradient` and `Tilted` with settings.
+        initial_policy: probabilities (S, A) or action indices (S,). Zeros would never change under
+            multiplicative steps, so that 1e-6 of the uniform policy is mixed into a policy with zeros.
+        seed: seed of the initial policy, with Dirichlet(1) rows, if none is given.
         settings: hyper-parameters of rpd, rcpg, r3c, cup, crpo, epirc-pgs or rnpg: a mapping, or the
             algorithm's own record from `holdfast.tabular.algorithms`, such as `RPD(dual_step=0.05)`.
-            They have no use for `safeguard` and `bounds`, and only r3c for `trust_region` and
-            `step`, so those have to stay as they are.
-        bounds: whether the history also carries what theory promises of each step. It takes 2S
+            These algorithms do not use `safeguard` and `bounds`, and only r3c uses `trust_region` and
+            `step`.
+        bounds: whether the history contains lower bounds on the change of each step. They take 2S
             further robust evaluations an iteration.
-        certify: whether to search on from the corners of the problem as well (the best policies of the
-            reward, of each constraint, and of the Lagrangian), keep the best feasible policy of all
-            runs, and certify it.
-        nodes: regions that branch and bound may judge for that certificate: see `certify`.
-        callback: called with the number of each iteration once it is recorded.
+        certify: whether to start further runs from the corners of the problem (the best policies of the
+            reward, of each constraint, and of the Lagrangian), to return the best feasible policy of
+            all runs, and to certify it.
+        nodes: number of regions for branch and bound in that certificate; see `certify`.
+        callback: function called with the number of each iteration after it is recorded.
 
     Example:
         >>> import holdfast as hf
-        >>> solution = hf.solve(hf.environments.gambler(), "rcpo", iterations=50)
+        >>> solution = hf.solve("gambler", "rcpo", iterations=50)
         >>> solution.status
         'feasible'
-        >>> hf.solve(hf.environments.gambler(), "crpo", settings={"policy_step": 0.5}).status
+        >>> hf.solve("gambler", "crpo", settings={"policy_step": 0.5}).status
         'feasible'
     """
-    chosen = ALGORITHMS.find(algorithm) if isinstance(algorithm, str) else algorithm
+    chosen = as_algorithm(algorithm)
     layout = layout_of(model)
-    options = Options(
-        iterations=_whole("iterations", iterations, least=1),
-        trust_region=_trust_region(trust_region),
-        step=_one_of("step", step, ("exact", "taylor")),
-        safeguard=_one_of("safeguard", safeguard, ("project", None)),
+    check_whole_number("iterations", iterations, least=1)
+    check_number("trust_region", trust_region, above=True)
+    check_choice("step", step, ("exact", "taylor"))
+    check_choice("safeguard", safeguard, ("project", None))
+    check_whole_number("seed", seed, least=0)
+    options = SolveOptions(
+        iterations=int(iterations),
+        trust_region=float(trust_region),
+        step=step,
+        safeguard=safeguard,
         worst_case=layout_features(layout, worst_case_method(worst_case)),
         bounds=bounds,
         callback=callback,
         settings=chosen.read_settings(settings),
     )
-    asked = {name: getattr(options, name) for name in _DEFAULTS}
-    chosen.check_accepts({name: v for name, v in asked.items() if v != _DEFAULTS[name]})
+    given = {name: getattr(options, name) for name in _DEFAULTS}
+    chosen.check_accepts({name: v for name, v in given.items() if v != _DEFAULTS[name]})
     check_method(options.worst_case, layout.table)
     if nodes and not certify:
+        raise ValueError(f"nodes: regions are for a certificate, add certify=True; got {nodes}")
+    if certify:
+        check_nodes(model, nodes)
+    if bounds and layout.table.is_large:
         raise ValueError(
-            f"nodes: {nodes} regions are for a certificate, which goes with certify=True"
+            f"bounds: 2S robust evaluations an iteration are too many for {model.states} states"
         )
-    check_nodes(model, nodes)
-    if bounds and sparse.is_sparse(layout.table):
-        raise ValueError(
-            f"bounds: they take 2S robust evaluations an iteration, too many for {model.states} states"
-        )
-    start = _initial_policy(model, initial_policy, _whole("seed", seed, least=0))
+    start = _initial_policy(model, initial_policy, seed)
 
     run = Run(layout, options, layout.pad_policy(start))
     chosen.function(run)
     found = run.last
     if certify:
         run, found = _best_of(run, chosen)
-    evaluation = report(layout, found.nominal, found.worst)
-    status, attained = _status(layout, evaluation)
+    evaluation = report(layout, *found)
+    status: Status = "feasible"
+    attained = None
+    if not evaluation.feasible:
+        # Decided for one constraint. Several may conflict even if each is attainable on its own.
+        attained, hopeless = attainable_values(layout)
+        status = "infeasible" if hopeless else "not-found"
     policy = layout.unpad_policy(found.policy)
     return Solution(
         policy=policy,
@@ -164,10 +192,26 @@ def solve(
     )
 
 
-def _best_of(run: Run, algorithm: Algorithm) -> tuple[Run, Iterate]:
-    """The best feasible iterate of this run and of runs from the problem's corners, and its run.
+def as_algorithm(given: str | Algorithm | Callable[[Run], object]) -> Algorithm:
+    """Return the algorithm with this name, the given record, or a record of the given function.
 
-    Where none is feasible, this run's last.
+    A function accepts all arguments of `solve`.
+
+    Raises:
+        ValueError: there is no algorithm with this name.
+    """
+    found = ALGORITHMS.find(given) if isinstance(given, str) else given
+    if isinstance(found, Algorithm):
+        return found
+    if not callable(found):
+        raise ValueError(f"algorithm: expected a name, an Algorithm or a function, got {given!r}")
+    return Algorithm(getattr(found, "__name__", repr(found)), found, accepts=tuple(_DEFAULTS))
+
+
+def _best_of(run: Run, algorithm: Algorithm) -> tuple[Run, Iterate]:
+    """Return the best feasible iterate of this run and of runs from the corners, and its run.
+
+    If no iterate is feasible, return the last one of this run.
     """
     runs = [run]
     if algorithm.local:
@@ -179,35 +223,22 @@ def _best_of(run: Run, algorithm: Algorithm) -> tuple[Run, Iterate]:
     best = [(each, each.best) for each in runs if each.best is not None]
     if not best:
         return run, run.last
-    # The run's own where others are better by rounding only.
+    # The run's own, unless another one is better by more than rounding.
     own = float(run.best.worst.value[0]) if run.best is not None else -math.inf
     top = max(best, key=lambda pair: float(pair[1].worst.value[0]))
-    better = float(top[1].worst.value[0]) > own + 1e-9 * max(1.0, abs(own))
+    better = float(top[1].worst.value[0]) > own + _LEAST_GAIN * max(1.0, abs(own))
     return top if better or run.best is None else (run, run.best)
 
 
 def _corners(layout: Layout) -> list[Array]:
-    """The best policies of the reward, each constraint and the Lagrangian, a little uniform mixed in."""
+    """Return the best policies of the reward, each constraint and the Lagrangian, slightly mixed."""
     table, actions = layout.table, layout.model.actions
-    bound = lagrangian_bound(table, actions)
     policies = [robust_optimum(table, signal).policy for signal in table.signals]
-    mixed = [
-        (1 - _CORNER_SHARE) * layout.unpad_policy(policy) + _CORNER_SHARE / actions
-        for policy in [*policies, bound.optimum.policy]
+    policies.append(lagrangian_bound(table, actions).optimum.policy)
+    return [
+        layout.pad_policy((1 - _CORNER_SHARE) * layout.unpad_policy(p) + _CORNER_SHARE / actions)
+        for p in policies
     ]
-    return [layout.pad_policy(policy) for policy in mixed]
-
-
-def _status(
-    layout: Layout, evaluation: Evaluation
-) -> tuple[Literal["feasible", "infeasible", "not-found"], np.ndarray | None]:
-    """Decided for one constraint; for several, undecided unless one is out of reach by itself."""
-    if evaluation.feasible:
-        return "feasible", None
-    best, constraints = attainable(layout), layout.model.constraints
-    shown = np.array([c.shown(value) for c, value in zip(constraints, best.lower, strict=True)])
-    hopeless = any(best.upper < np.array([c.utility_threshold for c in constraints]))
-    return ("infeasible" if hopeless else "not-found"), shown
 
 
 def _initial_policy(
@@ -220,21 +251,3 @@ def _initial_policy(
     if (policy > 0).all():
         return policy
     return (1 - _UNIFORM_SHARE) * policy + _UNIFORM_SHARE / model.actions
-
-
-def _whole(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
-    return int(value)
-
-
-def _trust_region(value: float) -> float:
-    if not (isinstance(value, (int, float, np.number)) and value > 0 and math.isfinite(value)):
-        raise ValueError(f"trust_region: expected a positive number, got {value!r}")
-    return float(value)
-
-
-def _one_of(name, value, choices):  # type: ignore[no-untyped-def]
-    if value not in choices:
-        raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
-    return value

@@ -350,10 +350,10 @@ def test_a_mapping_and_the_record_mean_the_same():
         ),
         ({"settings": CRPO()}, r"settings: 'rpd' takes a mapping or RPD\(…\), got CRPO"),
         ({"settings": 0.1}, r"settings: 'rpd' takes a mapping or RPD\(…\), got 0.1"),
-        ({"step": "taylor"}, "step: 'rpd' has no use for it, got 'taylor'; see RPD"),
-        ({"safeguard": None}, "safeguard: 'rpd' has no use for it, got None"),
-        ({"trust_region": 0.1}, "trust_region: 'rpd' has no use for it, got 0.1"),
-        ({"bounds": True}, "bounds: 'rpd' has no use for it, got True"),
+        ({"step": "taylor"}, "step: 'rpd' does not use it, got 'taylor'; see RPD"),
+        ({"safeguard": None}, "safeguard: 'rpd' does not use it, got None"),
+        ({"trust_region": 0.1}, "trust_region: 'rpd' does not use it, got 0.1"),
+        ({"bounds": True}, "bounds: 'rpd' does not use it, got True"),
     ],
 )
 def test_arguments_that_it_cannot_use_are_refused(arguments, message):
@@ -363,7 +363,7 @@ def test_arguments_that_it_cannot_use_are_refused(arguments, message):
 
 @pytest.mark.parametrize("algorithm", ["rcpo", "pcpo", "cpo", "rvi", "lp"])
 def test_settings_for_an_algorithm_without_any_are_refused(algorithm):
-    with pytest.raises(ValueError, match=f"settings: '{algorithm}' has none"):
+    with pytest.raises(ValueError, match=f"settings: '{algorithm}' has no settings"):
         hf.solve(small_model(MIXED), algorithm, settings={})
 
 

@@ -7,7 +7,7 @@ import pytest
 import holdfast as hf
 from holdfast.model.table import layout_of
 from holdfast.tabular.certificates.step_bounds import occupancy_ratio, step_bounds
-from holdfast.tabular.evaluation.worst_case import Dual, worst_outlook
+from holdfast.tabular.evaluation.worst_case import Dual, worst_case
 
 
 def bounds_of(model, before, after, delta=0.01):
@@ -15,7 +15,7 @@ def bounds_of(model, before, after, delta=0.01):
         layout = layout_of(model)
         pi, new = layout.pad_policy(before), layout.pad_policy(after)
         table = layout.table
-        looks = [worst_outlook(table, policy, Dual()) for policy in (pi, new)]
+        looks = [worst_case(table, policy, Dual()) for policy in (pi, new)]
         return step_bounds(table, pi, new, *looks, delta, model.states)
 
 

@@ -134,7 +134,7 @@ def test_constraints_that_exclude_each_other_are_proved_infeasible():
     certificate = hf.certify(model, np.array([[0.5, 0.5]]))
     assert certificate.upper_bound == -np.inf
     assert not certificate.feasible
-    assert "no policy keeps these constraints" in str(certificate)
+    assert "no policy satisfies these constraints" in str(certificate)
     np.testing.assert_allclose(certificate.attainable, [10.0, 10.0])
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import holdfast as hf
+from holdfast.model import table as table_module
 from holdfast.model.table import layout_of
-from holdfast.tabular.evaluation import sparse
 from holdfast.tabular.evaluation.iterative import fixed_point
-from holdfast.tabular.evaluation.worst_case import Dual, worst_outlook
+from holdfast.tabular.evaluation.worst_case import Dual, worst_case
 
 
 @pytest.fixture
 def always_sparse(monkeypatch):
-    monkeypatch.setattr(sparse, "DENSE_STATES", 0)
+    monkeypatch.setattr(table_module, "DENSE_STATES", 0)
 
 
 def copy_of(model):
@@ -48,7 +48,7 @@ def test_sparse_and_dense_evaluations_agree(oracle, name, monkeypatch):
     model = hf.environments.MODELS[name]()
     policy = oracle.random_policy(model, np.random.default_rng(0))
     dense = hf.evaluate(model, policy)
-    monkeypatch.setattr(sparse, "DENSE_STATES", 0)
+    monkeypatch.setattr(table_module, "DENSE_STATES", 0)
     found = hf.evaluate(copy_of(model), policy)
     assert found.error < 1e-8
     for one, other in zip(
@@ -66,7 +66,7 @@ def test_sparse_and_dense_evaluations_agree(oracle, name, monkeypatch):
 def test_solving_takes_the_same_way(oracle, always_sparse, monkeypatch):
     model = hf.environments.gambler()
     found = hf.solve(model, iterations=12)
-    monkeypatch.setattr(sparse, "DENSE_STATES", 10_000)
+    monkeypatch.setattr(table_module, "DENSE_STATES", 10_000)
     dense = hf.solve(copy_of(model), iterations=12)
     np.testing.assert_allclose(found.history["reward"], dense.history["reward"], atol=1e-5)
     np.testing.assert_allclose(found.history["margins"], dense.history["margins"], atol=1e-5)
@@ -89,10 +89,10 @@ def test_what_would_take_too_long_is_refused(oracle):
     model = hf.environments.n_chain(nodes=3000)
     policy = np.full((3000, 2), 0.5)
     with pytest.raises(
-        ValueError, match="worst_case: lists of over 1024 states are evaluated by 'dual' only"
+        ValueError, match="worst_case: only 'dual' supports lists of over 1024 states"
     ):
         hf.evaluate(model, policy, worst_case="tilted")
-    with pytest.raises(ValueError, match="bounds: they take 2S robust evaluations"):
+    with pytest.raises(ValueError, match="bounds: 2S robust evaluations"):
         hf.solve(model, bounds=True)
 
 
@@ -102,7 +102,7 @@ def test_sweeps_agree_with_factors_on_random_lists(oracle, monkeypatch, discount
     model = random_lists(300, discount=discount, absorbing=absorbing)
     policy = oracle.random_policy(model, np.random.default_rng(1))
     dense = hf.evaluate(model, policy)
-    monkeypatch.setattr(sparse, "DENSE_STATES", 0)
+    monkeypatch.setattr(table_module, "DENSE_STATES", 0)
     found = hf.evaluate(copy_of(model), policy)
     largest = max(1.0, np.abs(dense.reward.values).max(), np.abs(dense.constraints[1].values).max())
     assert found.error <= 1e-10 * largest
@@ -123,7 +123,7 @@ def test_the_error_asked_for_is_met_and_holds(oracle, monkeypatch, tolerance):
     model = random_lists(300)
     policy = oracle.random_policy(model, np.random.default_rng(1))
     exact = hf.evaluate(model, policy)
-    monkeypatch.setattr(sparse, "DENSE_STATES", 0)
+    monkeypatch.setattr(table_module, "DENSE_STATES", 0)
     found = hf.evaluate(copy_of(model), policy, worst_case=hf.Dual(tolerance=tolerance))
     for one, other in zip(
         (exact.reward, *exact.constraints), (found.reward, *found.constraints), strict=True
@@ -137,7 +137,7 @@ def test_extreme_radii(oracle, monkeypatch, radius):
     model = random_lists(300, uncertainty=hf.KL(radius))
     policy = oracle.random_policy(model, np.random.default_rng(1))
     dense = hf.evaluate(model, policy)
-    monkeypatch.setattr(sparse, "DENSE_STATES", 0)
+    monkeypatch.setattr(table_module, "DENSE_STATES", 0)
     found = hf.evaluate(copy_of(model), policy)
     assert found.error < 1e-8
     assert dense.reward.worst == pytest.approx(found.reward.worst, abs=found.error + dense.error)
@@ -149,8 +149,8 @@ def test_where_it_starts_changes_nothing_but_the_time(oracle, always_sparse):
     rng = np.random.default_rng(1)
     with jax.enable_x64(True):
         one, other = (layout.pad_policy(oracle.random_policy(model, rng)) for _ in range(2))
-        plain = worst_outlook(layout.table, one, Dual())
-        warm = worst_outlook(layout.table, one, Dual(), worst_outlook(layout.table, other, Dual()))
+        plain = worst_case(layout.table, one, Dual())
+        warm = worst_case(layout.table, one, Dual(), worst_case(layout.table, other, Dual()))
     for name in ("value", "values", "advantages", "occupancy"):
         np.testing.assert_allclose(getattr(plain, name), getattr(warm, name), atol=1e-7)
 

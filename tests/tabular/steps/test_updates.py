@@ -14,8 +14,11 @@ import scipy.special
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from holdfast.tabular.evaluation.values import Outlook
-from holdfast.tabular.steps import updates as steps
+from holdfast.tabular.evaluation.values import PolicyValues
+from holdfast.tabular.steps.improve import improve, improve_within
+from holdfast.tabular.steps.project import project
+from holdfast.tabular.steps.recover import recover
+from holdfast.tabular.steps.tilted_policy import TiltedPolicies
 
 STATES, ACTIONS, DISCOUNT = 4, 3, 0.9
 RESIDUAL = 1e-8
@@ -76,20 +79,16 @@ class Instance:
 
     def tilts(self, step):
         count = len(self.values)
-        states, pairs = jnp.zeros((count, STATES)), jnp.zeros((count, STATES, ACTIONS))
-        outlook = Outlook(
+        values = PolicyValues(
             value=jnp.asarray(self.values),
-            values=states,
+            values=jnp.zeros((count, STATES)),
             advantages=jnp.asarray(self.advantages),
             occupancy=jnp.asarray(self.occupancy),
             error=jnp.zeros(count),
-            source=states,
-            guess=pairs,
-            multipliers=pairs,
         )
-        return steps.Tilts.at(
+        return TiltedPolicies.at(
             jnp.asarray(self.policy),
-            outlook,
+            values,
             jnp.asarray(self.thresholds),
             jnp.asarray(DISCOUNT),
             step,
@@ -201,18 +200,18 @@ def best_violated_margin(instance, delta):
 
 @eqx.filter_jit
 def _improve(tilts, delta):
-    c = steps.improve(tilts, delta)
+    c = improve(tilts, delta)
     return tilts.policy(c), c
 
 
 @eqx.filter_jit
 def _improve_then_project(tilts, delta):
-    improved = steps.improve(tilts, delta)
-    return tilts.policy(improved), improved, steps.project(tilts, improved)
+    improved = improve(tilts, delta)
+    return tilts.policy(improved), improved, project(tilts, improved)
 
 
-_improve_within = eqx.filter_jit(steps.improve_within)
-_recover = eqx.filter_jit(steps.recover)
+_improve_within = eqx.filter_jit(improve_within)
+_recover = eqx.filter_jit(recover)
 
 
 def run(function, instance, delta, step="exact"):

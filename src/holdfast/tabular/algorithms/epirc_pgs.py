@@ -5,30 +5,35 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from jaxtyping import Array, Float
 
-from holdfast._support.arguments import check_whole_number
+from holdfast._support.arguments import check_number, check_whole_number
 from holdfast.registry import Algorithm
-from holdfast.tabular.algorithms._gradient import margins, projected_step
-from holdfast.tabular.algorithms._run import Run
-from holdfast.tabular.algorithms._settings import check_number
 from holdfast.tabular.evaluation.optimum import robust_optimum
+from holdfast.tabular.run import Run
+from holdfast.tabular.steps.gradient import projected_step, scaled_margins
 
-# A bracket of the reward this narrow, in units of its range, is closed.
+# Width at which the reward's bracket is closed, in units of its range: the accuracy of its upper end.
 _CLOSED = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
 class EpiRCPGS:
-    """Settings of `epirc-pgs`; values are in units of their range (`Run.units`).
+    """Settings of `epirc-pgs`. Values are in units of their range (`Run.units`); the numbers are ours.
 
     Arguments:
-        bisections: of the reward's bracket that `iterations` has to suffice for: a search that
-            finds nothing takes iterations/bisections steps. Ours; RNPG's authors run it with 10, its
+        bisections: number of bisections of the reward's bracket for which `iterations` must suffice: a
+            search without success takes iterations/bisections steps. RNPG's authors run it with 10, its
             own public code with 1000.
-        policy_step: α, of the projected gradient. Ours.
-        decay: a power in [0, 1]; within each search the step falls as (t+1)^(−decay). Ours: the
-            public code's step is constant.
+        policy_step: α, step size of the projected gradient.
+        decay: power in [0, 1]; within each search the step falls as (t+1)^(−decay). The public code's
+            step is constant.
+
+    Example:
+        >>> import holdfast as hf
+        >>> from holdfast.tabular.algorithms import EpiRCPGS
+        >>> settings = EpiRCPGS(bisections=2)
+        >>> len(hf.solve("gambler", "epirc-pgs", iterations=5, settings=settings).history["reward"])
+        6
     """
 
     bisections: int = 10
@@ -41,29 +46,28 @@ class EpiRCPGS:
         check_number("decay", self.decay, most=1.0)
 
 
-def epirc_pgs(run: Run) -> Float[Array, "S A"]:
-    """Bisects the reward b that can be had, searching for a policy that has it and is feasible.
+def epirc_pgs(run: Run) -> None:
+    """Bisect the reward b, and search for a feasible policy with that reward.
 
-    In the epigraph form the reward is a further constraint, V_r ≥ b. For a given b, projected
+    In the epigraph form the reward is one more constraint, V_r ≥ b. For a given b, projected
     gradient steps lower Φ_b(π) = max{b − V_r, max_i(d_i − V_i)} along the one signal that attains
-    the maximum, so that no two gradients are ever added. Where Φ_b ≤ 0 is reached, b can be had and
-    goes up; where it is not, b goes down. `iterations` counts gradient steps. The last row of the
-    history is the feasible policy that proves the bracket's lower end; where none was found, that
-    with the smallest violation in the last search.
+    the maximum, so that no two gradients are added. If Φ_b ≤ 0 is reached, b rises; otherwise it
+    falls. `iterations` counts gradient steps. The last row of the history is the feasible policy
+    that proves the lower end of the bracket or, if none was found, the policy with the smallest
+    violation in the last search.
 
-    A search stops once it has its answer, as in the public code. Ours: it starts where the last one
-    ended (there, at the best policy of the last one); any feasible iterate raises the lower end to
-    its own reward; the upper end starts at the best worst-case reward without constraints (there
-    costs are bisected, from 0 to 1/(1−γ)).
+    A search stops at its answer, as in the public code. Three things are ours: a search starts where the
+    last one ended (there, at the best policy of the last one); every feasible iterate raises the lower
+    end to its own reward; and the upper end starts at the largest worst-case reward without constraints
+    (there, costs are bisected from 0 to 1/(1−γ)).
 
-    What the paper claims: an ε-optimal policy after Õ(ε⁻⁴) robust evaluations.
+    The paper claims an ε-optimal policy after Õ(ε⁻⁴) robust evaluations.
 
-    What is known to be wrong: the proof that stationary points of Φ_b are global minima has an
-    erratum (version 5). Φ_b is a maximum of values under different kernels and can have others;
-    whether there is a feasible policy at all is NP-hard to tell in general (arXiv 2604.21177).
-    Where the search is stuck or short of steps, b is taken for out of reach and the bracket closes
-    too low. The public code evaluates with a fixed number of sweeps that leaves 14 % of the value
-    at γ = 0.99.
+    Known limits. The proof that stationary points of Φ_b are global minima has an erratum (version 5).
+    Φ_b is a maximum of values under different kernels and may have others; whether there is a feasible
+    policy at all is NP-hard to decide in general (arXiv 2604.21177). If a search is stuck or runs out of
+    steps, b is taken for unattainable and the bracket closes too low. The public code evaluates with a
+    fixed number of sweeps, which leaves 14 % of the value at γ = 0.99.
     """
     s = run.settings(EpiRCPGS)
     steps = max(run.options.iterations // s.bisections, 1)
@@ -73,7 +77,8 @@ def epirc_pgs(run: Run) -> Float[Array, "S A"]:
     while len(run.rows) < run.options.iterations and high - low > _CLOSED:
         level, least = 0.5 * (low + high), np.inf
         for t in range(steps):
-            reward, violations = run.units[0] * float(run.worst.value[0]), -margins(run, run.worst)
+            reward = run.units[0] * float(run.worst.value[0])
+            violations = -scaled_margins(run, run.worst)
             if max(violations, default=0.0) <= 0 and reward > low:
                 low, proof = reward, run.policy
             terms = np.r_[level - reward, violations]
@@ -87,9 +92,7 @@ def epirc_pgs(run: Run) -> Float[Array, "S A"]:
         if least > 0:
             high = level
     run.record(nearest if proof is None else proof)
-    while len(run.rows) <= run.options.iterations:
-        run.repeat()
-    return run.policy
+    run.fill()
 
 
 ALGORITHM = Algorithm("epirc-pgs", epirc_pgs, settings=EpiRCPGS)

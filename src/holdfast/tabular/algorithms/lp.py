@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Array, Float
 
 from holdfast.registry import Algorithm
-from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.evaluation.linear_program import constrained_optimum
+from holdfast.tabular.run import Run
 
 
-def lp(run: Run) -> Float[Array, "S A"]:
-    """Maximises the nominal reward subject to the nominal constraints, exactly, in one step.
+def lp(run: Run) -> None:
+    """Maximise the nominal reward subject to the nominal constraints, exactly, in one step.
 
-    Where no policy meets the constraints even nominally, it maximises the smallest nominal margin.
+    If no policy meets the constraints nominally, maximise the smallest nominal margin.
     """
     states, actions = run.layout.model.states, run.layout.model.actions
     occupancy = constrained_optimum(run.table, actions).occupancy[:states]
@@ -21,7 +20,6 @@ def lp(run: Run) -> Float[Array, "S A"]:
     # States that are never reached get a uniform row.
     policy = np.where(total > 0, occupancy / np.where(total > 0, total, 1.0), 1 / actions)
     run.record(run.layout.pad_policy(policy))
-    return run.policy
 
 
 ALGORITHM = Algorithm(

@@ -1,22 +1,49 @@
-"""PCPO: projection-based constrained policy optimisation (Yang, Rosca, Narasimhan, Ramadge, 2020).
+"""PCPO: projection-based constrained policy optimisation (Yang, Rosca, Narasimhan, Ramadge 2020).
 
-It is RCPO with the nominal kernel in place of every worst case, and shares its code. Its margins in
-the history are worst-case ones all the same, which shows what it does not see.
+The steps of RCPO under the nominal kernel. The margins in the history are worst-case margins all
+the same: they show what PCPO does not see.
 """
 
 from __future__ import annotations
 
-from jaxtyping import Array, Float
+import jax.numpy as jnp
 
 from holdfast.registry import Algorithm
-from holdfast.tabular.algorithms._run import Run
-from holdfast.tabular.algorithms._trust_region import trust_region_loop
-from holdfast.tabular.algorithms.rcpo import improve_then_project
+from holdfast.tabular.run import Run
+from holdfast.tabular.steps.improve import improve
+from holdfast.tabular.steps.project import project
+from holdfast.tabular.steps.recover import recover
+from holdfast.tabular.steps.safeguard import safeguard
+from holdfast.tabular.steps.taylor import taylor_update
+from holdfast.tabular.steps.tilted_policy import TiltedPolicies
 
 
-def pcpo(run: Run) -> Float[Array, "S A"]:
-    """Policy improvement, then projection, under the nominal kernel."""
-    return trust_region_loop(run, improve_then_project, robust=False)
+def pcpo(run: Run) -> None:
+    """Improve the policy within a trust region, then project it, both under the nominal kernel."""
+    delta = jnp.asarray(run.options.trust_region)
+    for _ in range(run.options.iterations):
+        nominal = run.nominal_case(run.policy)
+        tilts = TiltedPolicies.at(
+            run.policy, nominal, run.table.thresholds, run.table.discount, run.options.step
+        )
+        if run.options.step == "taylor":
+            update = taylor_update(tilts, delta)
+        else:
+            half = improve(tilts, delta)
+            update = project(tilts, half)
+        recovered = not update.met
+        if recovered:
+            update = recover(tilts, delta)
+        step = safeguard(run, run.nominal_case, nominal, update.policy, recovered=recovered)
+        if run.is_current(step.policy):
+            break
+        run.record(
+            step.policy,
+            nominal=step.values,
+            recovered=step.recovered,
+            trust_region=step.trust_region,
+        )
+    run.fill()
 
 
 ALGORITHM = Algorithm(

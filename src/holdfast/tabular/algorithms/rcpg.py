@@ -8,31 +8,37 @@ from typing import Literal
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
+from holdfast._support.arguments import check_choice, check_number
 from holdfast.registry import Algorithm
-from holdfast.tabular.algorithms._gradient import margins, softmax_step
-from holdfast.tabular.algorithms._run import Run
-from holdfast.tabular.algorithms._settings import check_choice, check_number
-from holdfast.tabular.evaluation.values import Outlook, kernel_of
-from holdfast.tabular.evaluation.worst_case import nominal_outlook, worst_outlook
+from holdfast.tabular.evaluation.values import PolicyValues
+from holdfast.tabular.evaluation.worst_case import nominal_values, worst_case, worst_kernel
+from holdfast.tabular.run import Run
+from holdfast.tabular.steps.gradient import scaled_margins, softmax_step
 
 
 @dataclasses.dataclass(frozen=True)
 class RCPG:
-    """Settings of `rcpg`; values are in units of their range (`Run.units`).
+    """Settings of `rcpg`. Values are in units of their range (`Run.units`), and all numbers are ours.
 
-    In public code (Bossens's) both steps fall, the multipliers' faster than the policy's; the numbers
-    are ours. With exact gradients the policy's step need not fall.
+    In Bossens's public code both steps fall, that of the multipliers faster. With exact gradients the
+    step of the policy need not fall.
 
     Arguments:
-        policy_step: of the logits' gradient step; it falls as (t+1)^(−policy_decay).
-        dual_step: of the multipliers' step; it falls as (t+1)^(−dual_decay).
-        policy_decay: a power in [0, 1].
-        dual_decay: a power in [0, 1].
-        against: whose worst case nature takes for all signals: "reward", or "lagrangian" for that
-            of r + Σλ_i c_i (Bossens 2023, arXiv 2308.11267). Bossens has the paper take the
-            reward's or the constraint's; the latter is not offered here.
+        policy_step: step size of the logits' gradient; it falls as (t+1)^(−policy_decay).
+        dual_step: step size of the multipliers; it falls as (t+1)^(−dual_decay).
+        policy_decay: power in [0, 1].
+        dual_decay: power in [0, 1].
+        against: the signal whose worst case gives the kernel for all signals: "reward", or
+            "lagrangian" for r + Σλ_i c_i (Bossens 2023, arXiv 2308.11267). According to Bossens, the
+            paper uses the reward or the constraint; the latter is not offered here.
+
+    Example:
+        >>> import holdfast as hf
+        >>> from holdfast.tabular.algorithms import RCPG
+        >>> settings = RCPG(against="lagrangian")
+        >>> len(hf.solve("gambler", "rcpg", iterations=5, settings=settings).history["reward"])
+        6
     """
 
     policy_step: float = 30.0
@@ -49,43 +55,40 @@ class RCPG:
         check_choice("against", self.against, ("reward", "lagrangian"))
 
 
-def rcpg(run: Run) -> Float[Array, "S A"]:
-    """Policy gradient on the Lagrangian of a softmax policy, all signals under one adverse kernel.
+def rcpg(run: Run) -> None:
+    """Follow the policy gradient of the Lagrangian, with all signals under one adverse kernel.
 
-    θ moves along ∇_θ[V_r + Σλ_i V_i] and λ_i by −(V_i − d_i), both under the kernel that is the worst
-    for the signal named by `against`. Bossens's code has L1 sets; any set serves here.
+    The logits θ move along ∇_θ[V_r + Σλ_i V_i] and λ_i by −(V_i − d_i), both under the kernel that
+    is the worst for the signal named by `against`. Bossens's code has L1 sets; here any set works.
 
-    What the paper gives, by its abstract: the Lagrangian and the algorithm. What it proves of
-    convergence we have not checked.
+    According to its abstract the paper gives the Lagrangian and the algorithm. We have not checked what
+    it proves about convergence.
 
-    What is known to be wrong: one kernel stands for all signals, so that not the whole of the
-    constrained objective is made robust (Bossens 2023): what is held is the constraint under the
-    *reward's* worst case (or the Lagrangian's), not under its own. The margins in the history are in
-    the constraints' own worst case and show the difference. Beyond that, the Lagrangian's stationary
-    points have the faults told at `rpd`.
+    Known limits. One kernel serves all signals, so that the constraint is enforced under the worst case
+    of the reward or of the Lagrangian, and not under its own (Bossens 2023). The margins in the history
+    are in the constraints' own worst cases and show the difference. The stationary points of the
+    Lagrangian have the limits described in `rpd`.
     """
     s = run.settings(RCPG)
     multipliers = np.zeros(len(run.thresholds))
     for t in range(run.options.iterations):
-        seen = _under_one_kernel(run, s.against, multipliers)
-        multipliers = np.maximum(
-            multipliers - s.dual_step * (t + 1) ** -s.dual_decay * margins(run, seen), 0.0
-        )
-        step = s.policy_step * (t + 1) ** -s.policy_decay
-        run.record(softmax_step(run, seen, step * np.r_[1.0, multipliers]))
-    return run.policy
+        values = _under_one_kernel(run, s.against, multipliers)
+        dual_step = s.dual_step * (t + 1) ** -s.dual_decay
+        multipliers = np.maximum(multipliers - dual_step * scaled_margins(run, values), 0.0)
+        policy_step = s.policy_step * (t + 1) ** -s.policy_decay
+        run.record(softmax_step(run, values, policy_step * np.r_[1.0, multipliers]))
 
 
-def _under_one_kernel(run: Run, against: str, multipliers: np.ndarray) -> Outlook:
-    """The policy's outlook where nature takes one kernel for all signals."""
+def _under_one_kernel(run: Run, against: str, multipliers: np.ndarray) -> PolicyValues:
+    """Return the values of the current policy with one kernel for all signals."""
     if against == "reward":
-        kernel = kernel_of(run.table, run.worst, 0)
+        kernel = worst_kernel(run.table, run.worst, 0)
     else:
         weights = run.units * np.r_[1.0, multipliers]
         joint = run.table.with_signals(jnp.tensordot(weights, run.table.signals, axes=1)[None])
-        kernel = kernel_of(joint, worst_outlook(joint, run.policy, run.options.worst_case), 0)
+        kernel = worst_kernel(joint, worst_case(joint, run.policy, run.options.worst_case), 0)
     table = eqx.tree_at(lambda t: t.probabilities, run.table, kernel)
-    return nominal_outlook(table, run.policy)
+    return nominal_values(table, run.policy)
 
 
 ALGORITHM = Algorithm("rcpg", rcpg, settings=RCPG)

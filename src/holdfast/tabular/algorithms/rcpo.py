@@ -1,30 +1,52 @@
-"""RCPO: robust constrained policy optimisation (Sun, He, Miao, Zou, ICML 2024), Algorithm 1.
-
-Each iteration improves the policy against the reward's worst-case kernel inside a trust region, then
-projects it onto the constraints, each under its own worst-case kernel. Where no policy meets the
-linearised constraints, it takes a recovery step.
-"""
+"""RCPO: robust constrained policy optimisation (Sun, He, Miao, Zou, ICML 2024), Algorithm 1."""
 
 from __future__ import annotations
 
-from jaxtyping import Array, Float
+import jax.numpy as jnp
 
 from holdfast.registry import Algorithm
-from holdfast.tabular.algorithms._run import Run
-from holdfast.tabular.algorithms._trust_region import trust_region_loop
-from holdfast.tabular.steps.tilted_policy import Tilts
-from holdfast.tabular.steps.updates import Update, improve, project
+from holdfast.tabular.run import Run
+from holdfast.tabular.steps.improve import improve
+from holdfast.tabular.steps.project import project
+from holdfast.tabular.steps.recover import recover
+from holdfast.tabular.steps.safeguard import safeguard
+from holdfast.tabular.steps.taylor import taylor_update
+from holdfast.tabular.steps.tilted_policy import TiltedPolicies
 
 
-def rcpo(run: Run) -> Float[Array, "S A"]:
-    """Robust policy improvement, then projection, under worst-case kernels."""
-    return trust_region_loop(run, improve_then_project, robust=True)
+def rcpo(run: Run) -> None:
+    """Run Algorithm 1: robust policy improvement, then projection.
 
-
-def improve_then_project(tilts: Tilts, delta: Float[Array, ""]) -> Update:
-    """Equations (13) and (16), or (26) where the tilts are Taylor's."""
-    improved = improve(tilts, delta)
-    return project(tilts, improved)
+    The numbers of lines count the input of Algorithm 1 as line 1. Two things are not in the paper: the
+    recovery step, where no policy meets the linearised constraints, and the safeguard, which keeps a
+    feasible policy feasible.
+    """
+    delta = jnp.asarray(run.options.trust_region)
+    for _ in range(run.options.iterations):
+        # Lines 3 to 9: the worst-case kernels p_k^r of the reward and p_k^c of every constraint, (10)
+        # and (15), and the advantages and occupancies of π_k under each.
+        worst = run.worst_case(run.policy)
+        tilts = TiltedPolicies.at(
+            run.policy, worst, run.table.thresholds, run.table.discount, run.options.step
+        )
+        if run.options.step == "taylor":
+            update = taylor_update(tilts, delta)  # (26), the practical form of lines 10 and 11
+        else:
+            half = improve(tilts, delta)  # line 10: π_{k+½}, equation (13)
+            update = project(tilts, half)  # line 11: π_{k+1}, equation (16)
+        recovered = not update.met
+        if recovered:
+            update = recover(tilts, delta)
+        step = safeguard(run, run.worst_case, worst, update.policy, recovered=recovered)
+        if run.is_current(step.policy):
+            break
+        run.record(
+            step.policy,
+            worst=step.values,
+            recovered=step.recovered,
+            trust_region=step.trust_region,
+        )
+    run.fill()
 
 
 ALGORITHM = Algorithm("rcpo", rcpo, accepts=("trust_region", "step", "safeguard", "bounds"))

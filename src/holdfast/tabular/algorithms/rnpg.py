@@ -5,29 +5,34 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from jaxtyping import Array, Float
 
+from holdfast._support.arguments import check_number
 from holdfast.registry import Algorithm
-from holdfast.tabular.algorithms._gradient import margins, natural_step
-from holdfast.tabular.algorithms._run import Run
-from holdfast.tabular.algorithms._settings import check_number
 from holdfast.tabular.evaluation.optimum import robust_optimum
+from holdfast.tabular.run import Run
+from holdfast.tabular.steps.gradient import natural_step, scaled_margins
 
 
 @dataclasses.dataclass(frozen=True)
 class RNPG:
-    """Settings of `rnpg`; values are in units of their range (`Run.units`).
+    """Settings of `rnpg`. Values are in units of their range (`Run.units`), and all numbers are ours.
 
     Arguments:
-        penalty: λ, by which the reward's loss is divided. The theorem's is 2/(1−γ) over ξ, or over
-            the accuracy asked for where ξ is 0; its experiments have 50, which here would give away
-            up to 2 % of the range. Ours: 1000.
-        slack: ξ, added to every violation. The paper's is the margin that the optimum has to spare;
-            its experiments go without. Ours is one over λ, the least that makes every minimiser
-            feasible.
-        policy_step: α, of the natural gradient. Ours.
-        decay: a power in [0, 1]; the step falls as (t+1)^(−decay). Ours: the theorem's α is constant,
-            of the order of 1/√T.
+        penalty: λ, the divisor of the reward's loss. The theorem has 2/(1−γ) divided by ξ, or by the
+            required accuracy if ξ is 0. Its experiments have 50, which here would give away up to 2 %
+            of the range.
+        slack: ξ, added to every violation. The paper's is the spare margin of the optimum, and its
+            experiments have none. Ours is one over λ, the least for which every minimiser is feasible.
+        policy_step: α, step size of the natural gradient.
+        decay: power in [0, 1]; the step falls as (t+1)^(−decay). The theorem's α is constant, of the
+            order of 1/√T.
+
+    Example:
+        >>> import holdfast as hf
+        >>> from holdfast.tabular.algorithms import RNPG
+        >>> settings = RNPG(penalty=50.0, slack=0.0)
+        >>> len(hf.solve("gambler", "rnpg", iterations=5, settings=settings).history["reward"])
+        6
     """
 
     penalty: float = 1000.0
@@ -42,31 +47,31 @@ class RNPG:
         check_number("decay", self.decay, most=1.0)
 
 
-def rnpg(run: Run) -> Float[Array, "S A"]:
-    """Natural gradient steps on the largest of the reward's loss over λ and the constraints' violations.
+def rnpg(run: Run) -> None:
+    """Lower the largest of the reward's loss over λ and the constraints' violations.
 
-    It minimises F(π) = max{(V* − V_r)/λ, max_i(d_i − V_i + ξ)}, with V* the best worst-case reward
-    if there were no constraint, by π ∝ π_k·exp(α·A) along the signal that attains the maximum. The
-    last row of the history is the iterate with the smallest F, which is what the paper returns.
+    It minimises F(π) = max{(V* − V_r)/λ, max_i(d_i − V_i + ξ)}, with V* the largest worst-case
+    reward without constraints, by π ∝ π_k·exp(α·A) along the signal that attains the maximum. The
+    last row of the history is the iterate with the smallest F, which the paper returns.
 
-    Ours: V* − V_r, where the paper, which minimises costs, has the cost's value itself; and the same
-    α for all signals, where the paper's step along the objective is divided by λ, as F is.
+    Two things are ours: V* − V_r, where the paper, which minimises costs, has the value of the cost; and
+    one α for all signals, where the paper divides the step along the objective by λ.
 
-    What the paper proves: a feasible policy within ε of the optimum after O(ε⁻²) steps, where the
-    optimum has a known margin ξ to spare; without it, a violation up to ε, after O(ε⁻⁴).
+    The paper proves a feasible policy within ε of the optimum after O(ε⁻²) steps if the optimum has a
+    known spare margin ξ, and otherwise a violation of up to ε after O(ε⁻⁴) steps.
 
-    What is known to be wrong: the proof assumes that one policy minimises F from every state at
-    once, and that no kernel of the set raises a probability by as much as the factor 1/γ. Nothing
-    grants the former for a maximum of values under different kernels, which can be stationary where
-    it is not least (whether there is a feasible policy is NP-hard to tell, arXiv 2604.21177).
-    The public code's evaluator gives the same value for all radii from 0.02 to 100.
+    Known limits. The proof assumes that one policy minimises F from every state at once, and that
+    no kernel of the set raises a probability by a factor of 1/γ or more. The former fails for
+    maxima of values under different kernels, which can have stationary points that are not minima
+    (whether there is a feasible policy is NP-hard to decide, arXiv 2604.21177). The evaluator of
+    the public code returns the same value for all radii from 0.02 to 100.
     """
     s = run.settings(RNPG)
     best_reward = robust_optimum(run.table, run.table.signals[0]).upper
     kept, least = run.policy, np.inf
     for t in range(run.options.iterations):
         lost = run.units[0] * (best_reward - float(run.worst.value[0])) / s.penalty
-        terms = np.r_[lost, s.slack - margins(run, run.worst)]
+        terms = np.r_[lost, s.slack - scaled_margins(run, run.worst)]
         if terms.max() < least:
             kept, least = run.policy, terms.max()
         if t == run.options.iterations - 1:
@@ -75,7 +80,6 @@ def rnpg(run: Run) -> Float[Array, "S A"]:
         weights[terms.argmax()] = s.policy_step * (t + 1) ** -s.decay
         run.record(natural_step(run, run.worst, weights))
     run.record(kept)
-    return run.policy
 
 
 ALGORITHM = Algorithm("rnpg", rnpg, settings=RNPG)

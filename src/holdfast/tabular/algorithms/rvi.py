@@ -1,25 +1,25 @@
-"""RVI: robust value iteration (Iyengar 2005; Nilim and El Ghaoui 2005), constraints ignored.
+"""RVI: robust value iteration (Iyengar 2005; Nilim and El Ghaoui 2005), without the constraints.
 
-It maximises the worst-case reward alone, so its value bounds that of every constrained algorithm.
+It maximises the worst-case reward alone, problem (3). Its value is an upper bound for every constrained
+algorithm.
 """
 
 from __future__ import annotations
 
-from jaxtyping import Array, Float
-
 from holdfast.registry import Algorithm
-from holdfast.tabular.algorithms._run import Run
 from holdfast.tabular.evaluation.optimum import robust_optimum, sweep
+from holdfast.tabular.run import Run
 
 
-def rvi(run: Run) -> Float[Array, "S A"]:
-    """Sweeps of the robust Bellman operator; stops on its certified error, never on a count.
+def rvi(run: Run) -> None:
+    """Sweep with the robust Bellman operator until the certified error is small.
 
-    The history's rows are the greedy policies of the first sweeps, starting from the initial policy's
-    worst-case values; the last row is the optimal policy, to a certified error of 1e-9, however many
-    sweeps or rounds of robust policy iteration that took.
+    The rows of the history are the greedy policies of the first sweeps, which start from the initial
+    policy's worst-case values. The last row is the optimal policy to a certified error of 1e-9,
+    whatever number of sweeps or rounds of robust policy iteration that takes.
     """
     table, reward = run.table, run.table.signals[0]
+    assert run.worst.multipliers is not None
     values, multipliers = run.worst.values[0], run.worst.multipliers[0]
     for _ in range(run.options.iterations - 1):
         values, greedy, multipliers = sweep(table, reward, values, multipliers)
@@ -27,9 +27,7 @@ def rvi(run: Run) -> Float[Array, "S A"]:
             run.repeat()
         else:
             run.record(greedy)
-    optimum = robust_optimum(table, reward, start=run.policy)
-    run.record(optimum.policy)
-    return optimum.policy
+    run.record(robust_optimum(table, reward, start=run.policy).policy)
 
 
 ALGORITHM = Algorithm(

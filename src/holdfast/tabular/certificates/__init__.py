@@ -1,1 +1,1 @@
-"""Upper bounds, critical factors and bounds of a step."""
+"""Upper bounds, critical factors, and lower bounds on the change of one step."""

@@ -1,21 +1,20 @@
-"""A tighter upper bound: branch and bound over the rows of policies.
+"""A tighter upper bound on the reward of feasible policies: branch and bound over the rows of policies.
 
-The Lagrangian bound lets nature be one kernel for all signals, though each signal has a worst case of
-its own. Here is more of the truth. Run a copy of the chain for every signal, all from the same start.
-While the copies are together, in the same state, they take the same action, and nature moves each by a
-kernel of its own; what these kernels have in common moves them together, the rest parts them. Once
-parted, each copy goes on by itself: it takes the actions that are best for its own signal, and nature
-answers with that signal's worst case; its value from then on is V*_i. A policy acts within these rules,
-so with weights w = (1, λ) the best that can be had by them,
+The Lagrangian bound lets nature choose one kernel for all signals, although each signal has its own
+worst case. The bound here is closer. Run one copy of the chain for every signal, all from the same
+start. While the copies are together in one state, they take the same action, and nature moves each
+by a kernel of its own. The common part of these kernels moves the copies together, and the rest
+separates them. A separated copy takes the best actions for its own signal, against that signal's
+worst case; its value is V*_i. Every policy follows these rules, so that with weights w = (1, λ)
 
     W(s) = max_a min_{q_0,…,q_m} Σ_i w_i·q_i·y_i − γ Σ_{s'} min_i q_i(s')·(Σ_i w_i V*_i − W)(s'),
 
-y_i = signal_i + γV*_i, is no less than V_r + Σλ_i V_i of any policy; and any choice of the q_i from the
-set keeps it so. With all q_i equal this is the Lagrangian bound. In a small region of policies V*_i
-comes near V_i, parting costs nature nothing, and the bound comes near the truth; so the policies are
-divided, one probability of one row at a time, and the region with the largest bound is divided next.
-Regions where a constraint is out of reach, or whose bound is no better than the policy at hand, are
-closed.
+y_i = signal_i + γV*_i, is at least V_r + Σλ_i V_i of any policy. The same holds for any choice of
+the q_i from the set; with all q_i equal it is the Lagrangian bound. In a small region of policies
+V*_i approaches V_i, separation gains nature nothing, and the bound approaches the truth. The space
+of policies is therefore divided, one probability of one row at a time, and the region with the
+largest bound is divided next. Regions are closed if a constraint cannot be met in them, or if their
+bound is close to the incumbent.
 """
 
 from __future__ import annotations
@@ -33,30 +32,48 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from holdfast.model.table import Table
-from holdfast.tabular.evaluation.values import rounding
+from holdfast.tabular.certificates.upper_bound import LagrangianBound
+from holdfast.tabular.evaluation.values import (
+    Factors,
+    chain,
+    factorise,
+    mean_signal,
+    occupancy,
+    rounding,
+    state_values,
+    targets,
+)
 
-# Regions that are judged in one call: enough to pay for it, few enough to stay near the best first.
+# Regions in one compiled call: enough to outweigh its overhead, few enough to stay close to best-first.
 _AT_ONCE = 32
-# Pairs of a state and an action on which a first division is tried, to learn where divisions help.
+# Largest number of state–action pairs that are tried first, to learn where a division helps.
 _TRIED = 256
-_MAX_ROUNDS = 25
-_SETTLED = 1e-10
+# Limit on Newton steps, and the relative change at which they end. The value is raised to an upper bound
+# wherever they end, so that neither affects its validity.
+_MAX_ROUNDS, _SETTLED = 25, 1e-10
+# Probabilities known to this width are not divided further.
 _WIDTH = 1e-6
-# Multipliers that a region tries besides its parent's, as factors on each in turn.
-_FACTORS = (0.0, 0.7, 1.4)
+# Multipliers tried in a region besides its parent's: factors on each λ_i in turn, where a λ_i of zero
+# counts as this share of its reach.
+_FACTORS, _LEAST_MULTIPLIER = (0.0, 0.7, 1.4), 0.02
+# Weight of the smaller gain in the score of a division, as usual for pseudo-costs in integer
+# programming, and the small numbers that keep untried pairs and unvisited states from a score of
+# zero.
+_SMALLER_GAIN = 0.8
+_LEAST_GAIN, _LEAST_TENSION, _LEAST_VISITS = 1e-9, 1e-3, 1e-4
 
 
 class Region(NamedTuple):
-    """The policies between two tables, and what is known of them.
+    """The policies between two tables, with the quantities of their bound.
 
     Attributes:
-        lower: (S, A), the least probability of each action.
-        upper: (S, A), the largest.
-        multipliers: (m,), λ of the bound.
-        values: (m + 1, S), V*_i.
-        together: (S,), W.
-        rows: (m + 2, S, A), the rows that are best for each signal, then for all together.
-        visits: (S,), how often each state is seen while together.
+        lower: least probability of each action, (S, A).
+        upper: largest probability of each action, (S, A).
+        multipliers: λ of the bound, (m,).
+        values: V*_i, (m + 1, S).
+        together: W, (S,).
+        rows: best rows for each signal, then for all together, (m + 2, S, A).
+        visits: discounted number of visits of each state while together, (S,).
     """
 
     lower: Any
@@ -68,13 +85,13 @@ class Region(NamedTuple):
     visits: Any
 
 
-class Outcome(NamedTuple):
-    """What branch and bound came to.
+class BranchAndBoundResult(NamedTuple):
+    """The result of branch and bound.
 
     Attributes:
-        value: no feasible policy has a worst-case reward over this.
-        judged: regions that a bound was computed for.
-        open: regions that are left to divide.
+        value: upper bound on the worst-case reward of every feasible policy.
+        judged: number of regions for which a bound was computed.
+        open: number of regions left to divide.
     """
 
     value: float
@@ -83,27 +100,28 @@ class Outcome(NamedTuple):
 
 
 @dataclasses.dataclass
-class _Search:
+class RegionSearch:
+    """The model, the incumbent, and what divisions have gained so far."""
+
     table: Table
     incumbent: float
-    unit: Float[np.ndarray, " m"]
-    closing: float
+    reach: Float[np.ndarray, " m"]
     judged: int = 0
-    closed: float = -np.inf  # the largest bound of a region that was closed
+    closed: float = -np.inf  # the largest bound of a closed region
 
     def __post_init__(self) -> None:
         shape = (2, *self.table.probabilities.shape[:2])
         self.gains, self.tries = np.zeros(shape), np.zeros(shape)
 
     def judge(self, regions: list[Region], ceilings: list[float]) -> list[tuple[float, Region]]:
-        """Bounds of regions, none above that of the region it is part of."""
+        """Return the bounds of regions, at most those of the regions they are parts of."""
         found: list[tuple[float, Region]] = []
         for start in range(0, len(regions), _AT_ONCE):
             some = regions[start : start + _AT_ONCE]
             padded = [*some, *[some[-1]] * (_AT_ONCE - len(some))]
             batch = jax.tree.map(lambda *leaves: np.stack(leaves), *padded)
-            probes = self._probes(batch.multipliers)
-            bounds, judged = jax.device_get(_judge(self.table, batch, jnp.asarray(probes)))
+            probes = jnp.asarray(self._probes(batch.multipliers))
+            bounds, judged = jax.device_get(_judge(self.table, batch, probes))
             found += [
                 (float(bounds[i]), jax.tree.map(lambda leaf, i=i: leaf[i], judged))
                 for i in range(len(some))
@@ -112,134 +130,122 @@ class _Search:
         return [(min(b, c), region) for (b, region), c in zip(found, ceilings, strict=True)]
 
     def _probes(self, multipliers: np.ndarray) -> Float[np.ndarray, "b probes m"]:
-        base = np.maximum(multipliers, 0.02 * self.unit)
-        probes = [multipliers]
-        for i, factor in itertools.product(range(multipliers.shape[1]), _FACTORS):
-            probes.append(
-                np.where(np.arange(multipliers.shape[1]) == i, factor * base, multipliers)
-            )
-        return np.stack(probes, axis=1)
-
-    def divide(self, region: Region, state: int, action: int) -> list[Region]:
-        """The policies with the smaller probabilities of an action in a state, and with the larger."""
-        middle = (region.lower[state, action] + region.upper[state, action]) / 2
-        parts = []
-        for larger in (False, True):
-            lower, upper = region.lower.copy(), region.upper.copy()
-            (lower if larger else upper)[state, action] = middle
-            low, high = lower[state].copy(), upper[state].copy()
-            # What the row's sum of one leaves to each.
-            lower[state] = np.maximum(low, 1 - (high.sum() - high))
-            upper[state] = np.minimum(high, 1 - (low.sum() - low))
-            parts.append(region._replace(lower=lower, upper=upper))
-        return parts
+        base = np.maximum(multipliers, _LEAST_MULTIPLIER * self.reach)
+        columns = np.arange(multipliers.shape[1])
+        tried = [
+            np.where(columns == i, factor * base, multipliers)
+            for i, factor in itertools.product(columns, _FACTORS)
+        ]
+        return np.stack([multipliers, *tried], axis=1)
 
     def learn(
         self, bound: float, parts: list[float], region: Region, state: int, action: int
     ) -> None:
-        """How much each side of a division lowered the bound, per width of what was divided."""
+        """Record how much each side of a division lowered the bound, per divided width."""
         width = region.upper[state, action] - region.lower[state, action]
         for side, part in enumerate(parts):
             self.gains[side, state, action] += (bound - max(part, self.incumbent)) / width
             self.tries[side, state, action] += 1
 
     def choose(self, region: Region) -> tuple[int, int] | None:
-        """The pair whose division promises most; None where there is nothing left to divide."""
+        """Return the pair with the most promising division, or None if all widths are small."""
         width = region.upper - region.lower
         if width.max() <= _WIDTH:
             return None
         gains = self.gains / np.maximum(self.tries, 1)
-        promise = 0.8 * gains.min(0) + 0.2 * gains.max(0) + 1e-9 * max(1.0, abs(self.incumbent))
-        score = promise * width * (1e-3 + self.tension(region))
+        promise = _SMALLER_GAIN * gains.min(0) + (1 - _SMALLER_GAIN) * gains.max(0)
+        promise = promise + _LEAST_GAIN * max(1.0, abs(self.incumbent))
+        score = promise * width * (_LEAST_TENSION + _tension(region))
         return divmod(int(np.where(width > _WIDTH, score, -1.0).argmax()), width.shape[1])
-
-    @staticmethod
-    def tension(region: Region) -> Float[np.ndarray, "S A"]:
-        """Where the signals would act differently, each alone or all together, in states that matter."""
-        apart = np.abs(region.rows[:, None] - region.rows[None]).max((0, 1))
-        return apart * (1e-4 + np.maximum(region.visits, 0.0))[:, None]
-
-
-@dataclasses.dataclass(order=True)
-class _Open:
-    rank: float
-    order: int
-    region: Region = dataclasses.field(compare=False)
 
 
 def branch_and_bound(
-    table: Table,
-    multipliers: Float[np.ndarray, " m"],
-    unit: Float[np.ndarray, " m"],
-    ceiling: float,
-    incumbent: float,
-    nodes: int,
-    target: float,
-) -> Outcome:
-    """Divides the policies until the bound is close to the incumbent, or so many regions were judged.
+    table: Table, known: LagrangianBound, incumbent: float, nodes: int, target: float
+) -> BranchAndBoundResult:
+    """Return an upper bound on the reward of feasible policies, by dividing the space of policies.
+
+    The search ends when the bound is close to the incumbent, or after `nodes` regions.
 
     Arguments:
         table: the model, without padding.
-        multipliers: λ to start from.
-        unit: of λ.
-        ceiling: an upper bound that is known already.
-        incumbent: the worst-case reward of a feasible policy.
-        nodes: regions to judge.
-        target: the gap at which to stop, as a share of the bound.
+        known: the Lagrangian bound, whose multipliers are the first ones.
+        incumbent: worst-case reward of a feasible policy.
+        nodes: largest number of regions.
+        target: gap at which to stop, as a share of the incumbent.
     """
     states, actions = table.probabilities.shape[:2]
     count = len(table.signals)
     everything = Region(
         lower=np.zeros((states, actions)),
         upper=np.ones((states, actions)),
-        multipliers=np.asarray(multipliers, float),
+        multipliers=np.asarray(known.multipliers, float),
         values=np.zeros((count, states)),
         together=np.zeros(states),
         rows=np.zeros((count + 1, states, actions)),
         visits=np.zeros(states),
     )
+    # The divisor of the gap in `Certificate.gap` has the same floor.
     closing = incumbent + target * max(abs(incumbent), 1e-12)
-    search = _Search(table, incumbent, np.asarray(unit), closing)
-    [(bound, region)] = search.judge([everything], [ceiling])
+    search = RegionSearch(table, incumbent, np.asarray(known.reach))
+    [(bound, region)] = search.judge([everything], [known.value])
     _try_everywhere(search, bound, region, nodes)
-    queue = [_Open(-bound, 0, region)]
-    orders = itertools.count(1)
-    while queue and -queue[0].rank > closing and search.judged < nodes:
-        chosen: list[tuple[_Open, tuple[int, int]]] = []
-        parts: list[Region] = []
-        ceilings: list[float] = []
-        while queue and len(parts) < _AT_ONCE and -queue[0].rank > closing:
-            top = heapq.heappop(queue)
-            pair = search.choose(top.region)
+    # A heap of (−bound, number, region); the numbers are distinct, so that regions are not compared.
+    queue = [(-bound, 0, region)]
+    numbers = itertools.count(1)
+    while queue and -queue[0][0] > closing and search.judged < nodes:
+        chosen: list[tuple[float, Region, tuple[int, int]]] = []
+        while queue and len(chosen) < _AT_ONCE // 2 and -queue[0][0] > closing:
+            rank, _, region = heapq.heappop(queue)
+            pair = search.choose(region)
             if pair is None:
-                search.closed = max(search.closed, -top.rank)
-                continue
-            chosen.append((top, pair))
-            parts += search.divide(top.region, *pair)
-            ceilings += [-top.rank] * 2
-        judged = search.judge(parts, ceilings)
-        for k, (top, pair) in enumerate(chosen):
+                search.closed = max(search.closed, -rank)
+            else:
+                chosen.append((-rank, region, pair))
+        parts = [part for _, region, pair in chosen for part in _divide(region, *pair)]
+        judged = search.judge(parts, [bound for bound, _, _ in chosen for _ in range(2)])
+        for k, (parent, region, pair) in enumerate(chosen):
             both = judged[2 * k : 2 * k + 2]
-            search.learn(-top.rank, [b for b, _ in both], top.region, *pair)
-            for bound, region in both:
+            search.learn(parent, [bound for bound, _ in both], region, *pair)
+            for bound, part in both:
                 if bound > closing:
-                    heapq.heappush(queue, _Open(-bound, next(orders), region))
+                    heapq.heappush(queue, (-bound, next(numbers), part))
                 else:
                     search.closed = max(search.closed, bound)
-    largest = -queue[0].rank if queue else -np.inf
-    value = min(ceiling, max(largest, search.closed, incumbent))
-    return Outcome(value, search.judged, len(queue))
+    largest = -queue[0][0] if queue else -np.inf
+    value = min(known.value, max(largest, search.closed, incumbent))
+    return BranchAndBoundResult(value, search.judged, len(queue))
 
 
-def _try_everywhere(search: _Search, bound: float, region: Region, nodes: int) -> None:
-    """One division of all policies for each of the most promising pairs, so that gains are known."""
-    tension = search.tension(region)
+def _try_everywhere(search: RegionSearch, bound: float, region: Region, nodes: int) -> None:
+    """Divide the whole space once at each of the most promising pairs, to learn their gains."""
+    tension = _tension(region)
     most = min(_TRIED, nodes // 8, tension.size)
     pairs = [divmod(int(i), tension.shape[1]) for i in np.argsort(-tension, axis=None)[:most]]
-    parts = [part for pair in pairs for part in search.divide(region, *pair)]
+    parts = [part for pair in pairs for part in _divide(region, *pair)]
     judged = [b for b, _ in search.judge(parts, [bound] * len(parts))]
     for k, pair in enumerate(pairs):
         search.learn(bound, judged[2 * k : 2 * k + 2], region, *pair)
+
+
+def _divide(region: Region, state: int, action: int) -> list[Region]:
+    """Return the parts with the smaller and with the larger probabilities of an action in a state."""
+    middle = (region.lower[state, action] + region.upper[state, action]) / 2
+    parts = []
+    for larger in (False, True):
+        lower, upper = region.lower.copy(), region.upper.copy()
+        (lower if larger else upper)[state, action] = middle
+        low, high = lower[state].copy(), upper[state].copy()
+        # The sum of one bounds each probability by the others.
+        lower[state] = np.maximum(low, 1 - (high.sum() - high))
+        upper[state] = np.minimum(high, 1 - (low.sum() - low))
+        parts.append(region._replace(lower=lower, upper=upper))
+    return parts
+
+
+def _tension(region: Region) -> Float[np.ndarray, "S A"]:
+    """Return how much the best rows of the signals differ, weighted by the visits of their states."""
+    apart = np.abs(region.rows[:, None] - region.rows[None]).max((0, 1))
+    return apart * (_LEAST_VISITS + np.maximum(region.visits, 0.0))[:, None]
 
 
 @eqx.filter_jit
@@ -252,7 +258,7 @@ def _judge(
 def _bound(
     table: Table, region: Region, probes: Float[Array, "probes m"]
 ) -> tuple[Float[Array, ""], Region]:
-    """The smallest bound of the multipliers tried; −inf where a constraint is out of reach."""
+    """Return the smallest bound of the given multipliers, or −inf if a constraint cannot be met."""
     each = lax.map(
         lambda part: _alone(table, region, *part), (table.signals, jnp.asarray(region.values))
     )
@@ -277,19 +283,15 @@ class _Alone(NamedTuple):
 
 
 def _alone(table: Table, region: Region, signal: Array, start: Array) -> _Alone:
-    """V* of one signal within the region, from above; nature's response to it; the best rows."""
+    """Return an upper bound on V* of one signal in the region, nature's response, and the best rows."""
 
     def step(values: Array) -> tuple[Array, Array, Array]:
-        y = jnp.broadcast_to(
-            signal + table.discount * table.following(values), table.probabilities.shape
-        )
-        response = table.uncertainty.respond(table.probabilities, y)
+        response = table.uncertainty.respond(table.probabilities, targets(table, signal, values))
         rows = _best_rows(region, response.value)
         return (rows * response.value).sum(-1), rows, response.kernel
 
     def solve(rows: Array, kernel: Array) -> Array:
-        reward = (rows[..., None] * kernel * signal).sum((-2, -1))
-        return _values(table, rows, kernel, reward)
+        return state_values(_factors(table, rows, kernel), mean_signal(signal, rows, kernel))
 
     values, rows, kernel = _settle(table, step, solve, start)
     return _Alone(values + rounding(table, signal, values), kernel, rows)
@@ -303,16 +305,12 @@ class _Together(NamedTuple):
 
 
 def _together(table: Table, region: Region, each: _Alone, multipliers: Array) -> _Together:
-    """W at given multipliers, from above, and the bound that it gives."""
+    """Return an upper bound on W for given multipliers, and the bound on the reward."""
     weights = jnp.r_[1.0, multipliers]
     discount, p = table.discount, table.probabilities
     joint = jnp.tensordot(weights, table.signals, axes=1)
-    apart = weights @ each.values
-    following = jax.vmap(table.following)(each.values)
-    if table.successors is None:
-        following = following[:, None, None]
-    y = table.signals + discount * following
-    lost = jnp.broadcast_to(table.following(apart), p.shape)
+    y = jax.vmap(lambda signal, values: targets(table, signal, values))(table.signals, each.values)
+    separated = jnp.broadcast_to(table.following(weights @ each.values), p.shape)
     shares = jnp.asarray(_shares(len(weights)))
 
     def step(values: Array) -> tuple[Array, Array, tuple[Array, Array]]:
@@ -324,7 +322,7 @@ def _together(table: Table, region: Region, each: _Alone, multipliers: Array) ->
             kernels = (1 - share) * common + share * each.kernel
             shared = kernels.min(0)
             fixed = jnp.tensordot(weights, (kernels * y).sum(-1), axes=1)
-            fixed = fixed - discount * (shared * lost).sum(-1)
+            fixed = fixed - discount * (shared * separated).sum(-1)
             return fixed + discount * (shared * after).sum(-1), fixed, shared
 
         worth, fixed, shared = jax.vmap(played)(shares)
@@ -336,26 +334,26 @@ def _together(table: Table, region: Region, each: _Alone, multipliers: Array) ->
 
     def solve(rows: Array, kernel: tuple[Array, Array]) -> Array:
         fixed, shared = kernel
-        return _values(table, rows, shared, (rows * fixed).sum(-1))
+        return state_values(_factors(table, rows, shared), (rows * fixed).sum(-1))
 
     values, rows, (_, shared) = _settle(table, step, solve, jnp.asarray(region.together))
     values = values + rounding(table, joint, values)
     bound = table.initial @ values - multipliers @ table.thresholds
-    chain = jnp.eye(table.states) - discount * _chain(table, rows, shared).T
-    return _Together(bound, values, rows, jnp.linalg.solve(chain, table.initial))
+    visits = occupancy(table, _factors(table, rows, shared)) / (1 - discount)
+    return _Together(bound, values, rows, visits)
 
 
 def _shares(count: int) -> Float[np.ndarray, "n signals"]:
-    """How far each copy's kernel goes from the common worst case to its own: alike, or one alone."""
+    """Return mixtures of the common worst case with each copy's own: equal shares, or one copy alone."""
     alike = np.outer([0.0, 0.25, 0.5, 0.75, 1.0], np.ones(count))
     return np.concatenate([alike, np.eye(count), 0.5 * np.eye(count)])
 
 
 def _settle(table, step, solve, start):  # type: ignore[no-untyped-def]
-    """A value from above of a max–min operator, by Newton steps: both sides' choices, then their value.
+    """Return an upper bound on the fixed point of a max–min operator T, with rows and kernel.
 
-    Newton's steps may circle. Wherever they stop, V + max(0, max(TV − V))/(1−γ) is above the fixed
-    point.
+    Newton steps take both sides' choices and solve for their value. They may cycle. Wherever they end,
+    V + max(0, max(TV − V))/(1−γ) is an upper bound.
     """
 
     def body(state: tuple[Array, Array, Int[Array, ""]]) -> tuple[Array, Array, Array]:
@@ -374,7 +372,7 @@ def _settle(table, step, solve, start):  # type: ignore[no-untyped-def]
 
 
 def _best_rows(region: Region, worth: Float[Array, "S A"]) -> Float[Array, "S A"]:
-    """The rows within the region that make Σ_a π(a)·worth largest: the best actions are filled first."""
+    """Return the rows of the region with the largest Σ_a π(a)·worth, filled from the best action on."""
     order = jnp.argsort(-worth, axis=-1)
     lower = jnp.take_along_axis(jnp.asarray(region.lower), order, -1)
     room = jnp.take_along_axis(jnp.asarray(region.upper), order, -1) - lower
@@ -384,15 +382,5 @@ def _best_rows(region: Region, worth: Float[Array, "S A"]) -> Float[Array, "S A"
     return jnp.take_along_axis(filled, jnp.argsort(order, axis=-1), -1)
 
 
-def _chain(table: Table, rows: Array, kernel: Array) -> Float[Array, "S S"]:
-    flow = rows[..., None] * kernel
-    if table.successors is None:
-        return flow.sum(-2)
-    states = jnp.arange(table.states)[:, None, None]
-    return jnp.zeros((table.states, table.states)).at[states, table.successors].add(flow)
-
-
-def _values(table: Table, rows: Array, kernel: Array, reward: Array) -> Float[Array, " S"]:
-    return jnp.linalg.solve(
-        jnp.eye(table.states) - table.discount * _chain(table, rows, kernel), reward
-    )
+def _factors(table: Table, rows: Array, kernel: Array) -> Factors:
+    return factorise(table, chain(table, rows, kernel))

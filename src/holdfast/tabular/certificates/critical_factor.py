@@ -1,4 +1,4 @@
-"""The critical factor: how much larger the set may be before a policy breaks its constraints."""
+"""The critical factor: how much larger the set may be before a policy violates its constraints."""
 
 from __future__ import annotations
 
@@ -6,88 +6,73 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
 from jaxtyping import Array, Float
 
 from holdfast.model.table import Table
-from holdfast.tabular.evaluation.values import Outlook
-from holdfast.tabular.evaluation.worst_case import Dual, worst_outlook
+from holdfast.tabular.evaluation.values import PolicyValues
+from holdfast.tabular.evaluation.worst_case import Dual, worst_case
 
-_LARGEST, _SMALLEST = 2.0**60, 2.0**-60
-_MAX_STEPS = 200
+# Factors are searched up to this power of two and down to its inverse: about 1e18, beyond which a radius
+# differs from infinity or zero by less than the numerical error.
+_LARGEST = 2.0**60
+# Factor from one bracket to the next.
+_WIDEN = 4.0
 
 
 def critical_factors(
     table: Table, policy: Float[Array, "S A"], accuracy: float = 1e-9
 ) -> Float[np.ndarray, " m"]:
-    """For every constraint, the largest factor on the radii under which it is proved to hold.
+    """Return, for every constraint, the largest factor on the radii for which it is proved to hold.
 
-    NaN where it does not hold even nominally, infinity where it holds however large the radii. Sets
-    grow with their radii, so the margin falls with the factor and its root is bracketed.
+    NaN if the constraint does not hold nominally, infinity if it holds for all radii. Sets grow with
+    their radii, so that the margin falls with the factor and its root can be bracketed.
 
     Arguments:
         table: the model.
         policy: (S, A).
-        accuracy: relative; the factor that is returned is on the side that holds.
+        accuracy: relative accuracy. The constraint holds at the returned factor.
     """
     return np.array(
-        [_Margin(table, policy, i).root(accuracy) for i in range(len(table.thresholds))]
+        [_critical(_Margin(table, policy, i), accuracy) for i in range(len(table.thresholds))]
     )
 
 
 class _Margin:
-    """One constraint's margin less its numerical error, as a function of the factor."""
+    """The margin of one constraint less its numerical error, as a function of the factor."""
 
     def __init__(self, table: Table, policy: Array, index: int) -> None:
         self._table = table.with_signals(table.signals[index + 1 : index + 2])
         self._policy = policy
         self._threshold = float(table.thresholds[index])
-        self._last: Outlook | None = None
+        self._last: PolicyValues | None = None
 
     def __call__(self, factor: float) -> float:
         scaled = jax.tree.map(jnp.asarray, self._table.uncertainty.scaled(factor))
         table = eqx.tree_at(lambda t: t.uncertainty, self._table, scaled)
-        self._last = worst_outlook(table, self._policy, Dual(), self._last)
+        self._last = worst_case(table, self._policy, Dual(), self._last, keep_kernel=False)
         return float(self._last.value[0]) - float(self._last.error[0]) - self._threshold
 
-    def root(self, accuracy: float) -> float:
-        """The largest factor with a margin of at least zero."""
-        if self(0.0) < 0:
-            return np.nan
-        if self(np.inf) >= 0:
-            return np.inf
-        low, at_low = 1.0, self(1.0)
-        high, at_high = low, at_low
-        while at_low < 0:  # down to a factor that holds
-            high, at_high = low, at_low
-            low /= 4
-            if low < _SMALLEST:
-                return 0.0
-            at_low = self(low)
-        while at_high >= 0:  # up to one that does not
-            low, at_low = high, at_high
-            high *= 4
+
+def _critical(margin: _Margin, accuracy: float) -> float:
+    if margin(0.0) < 0:
+        return np.nan
+    if margin(np.inf) >= 0:
+        return np.inf
+    low = high = 1.0
+    if margin(1.0) >= 0:
+        while margin(high) >= 0:
+            low, high = high, high * _WIDEN
             if high > _LARGEST:
                 return low
-            at_high = self(high)
-        return self._between(low, at_low, high, at_high, accuracy)
-
-    def _between(
-        self, low: float, at_low: float, high: float, at_high: float, accuracy: float
-    ) -> float:
-        """Secants kept a little inside the bracket, and bisection every third time."""
-        for step in range(_MAX_STEPS):
-            if high - low <= accuracy * high:
-                break
-            middle = (low + high) / 2
-            if step % 3 < 2:
-                secant = low + (high - low) * at_low / (at_low - at_high)
-                # On the far side of the root by a little, so that the bracket closes from both ends.
-                nudge = accuracy * high / 4
-                secant += nudge if step % 3 == 0 else -nudge
-                middle = secant if low < secant < high else middle
-            at_middle = self(middle)
-            if at_middle >= 0:
-                low, at_low = middle, at_middle
-            else:
-                high, at_high = middle, at_middle
-        return low
+    else:
+        while margin(low) < 0:
+            low, high = low / _WIDEN, low
+            if low < 1 / _LARGEST:
+                return 0.0
+    # Half of the accuracy for the root, half for the step back to the side that holds.
+    root = scipy.optimize.brentq(margin, low, high, xtol=accuracy * low / 4, rtol=accuracy / 4)
+    step = accuracy * root / 4
+    while margin(root) < 0:
+        root, step = max(root - step, low), 2 * step
+    return root

@@ -1,13 +1,14 @@
-"""An upper bound on what any feasible policy can have, from Lagrange multipliers.
+"""The Lagrangian upper bound on the worst-case reward of every feasible policy.
 
-For every λ ≥ 0 a feasible π has V_r ≤ V_r + Σλ_i(V_i − d_i) ≤ min_p V_{r+Σλ_i c_i, p} − Σλ_i d_i, so
+For every λ ≥ 0 a feasible π has V_r ≤ V_r + Σλ_i(V_i − d_i) ≤ min_p V_{r+Σλ_i c_i, p} − Σλ_i d_i,
+so that
 
     B(λ) = max_π min_p V_{r+Σλ_i c_i, p} − Σλ_i d_i
 
-is an upper bound, and robust value iteration computes it. Its smallest value is the smallest optimum of
-a constrained problem under a single kernel of the set: under the kernel that nature takes at λ, a linear
-program gives multipliers λ' with B(λ') ≤ B(λ), so the two are taken in turn until nothing moves. B is
-not convex; the search starts from points spread over all λ that could help.
+is an upper bound. Robust value iteration computes it. The smallest B is the smallest optimum of a
+constrained problem under a single kernel of the set: under nature's kernel at λ, a linear program
+gives multipliers λ' with B(λ') ≤ B(λ). The two steps alternate until the bound stops falling. B is not
+convex, so that the search starts from many λ.
 """
 
 from __future__ import annotations
@@ -22,26 +23,37 @@ from jaxtyping import Array, Float
 from holdfast.model.table import Table
 from holdfast.tabular.evaluation.linear_program import ConstrainedOptimum, constrained_optimum
 from holdfast.tabular.evaluation.optimum import Optimum, robust_optimum
-from holdfast.tabular.evaluation.values import kernel_of
-from holdfast.tabular.evaluation.worst_case import Dual, worst_outlook
+from holdfast.tabular.evaluation.worst_case import Dual, worst_case, worst_kernel
 
-# Linear programs are used up to this many state–action pairs; beyond, λ is searched by itself.
+# Largest number of state–action pairs for linear programs, which then take seconds. Larger models search
+# λ by golden section.
 _MOST_PAIRS = 20_000
+# Limit on the alternations. The bound falls in each and settles within ten or so.
 _MAX_TURNS = 50
-# Points along each axis of λ, as shares of the largest that could help, and random ones beside them.
+# Relative decrease of the bound that counts: some rounding errors above the accuracy of a linear
+# program.
+_LEAST_DECREASE = 1e-12
+# Starting points along each axis of λ, as shares of the largest useful λ, in steps of about two to
+# three, and the number of random starts for several constraints.
 _SHARES = (0.003, 0.01, 0.03, 0.06, 0.1, 0.17, 0.3, 0.5, 0.8)
 _RANDOM_STARTS = 12
+# Number of starting points that are refined, those with the smallest bounds.
 _REFINED = 3
+# Least spare margin and least distance of rewards in `_reach`, relative to max(1, |value|). They only
+# limit how far the search goes.
+_LEAST_SPARE, _LEAST_DISTANCE = 1e-4, 1e-6
+# Steps of golden section; each multiplies the width of the bracket by 0.62, so that eight leave 2 %.
+_GOLDEN_STEPS = 8
 
 
-class Bound(NamedTuple):
-    """No policy that keeps the constraints has a worst-case reward over `value`.
+class LagrangianBound(NamedTuple):
+    """An upper bound on the worst-case reward of every feasible policy.
 
     Attributes:
-        value: −inf where it is proved that no policy keeps the constraints.
-        multipliers: λ.
-        optimum: of r + Σλ_i c_i.
-        reach: how large each λ_i could be and still help, roughly; a unit to search in.
+        value: the bound; −inf if it is proved that no policy is feasible.
+        multipliers: λ, (m,).
+        optimum: the robust optimum of r + Σλ_i c_i.
+        reach: rough size of the largest λ_i that can lower the bound, (m,).
     """
 
     value: float
@@ -50,12 +62,12 @@ class Bound(NamedTuple):
     reach: Float[np.ndarray, " m"]
 
 
-def lagrangian_bound(table: Table, actions: int) -> Bound:
-    """The smallest B(λ) that was found.
+def lagrangian_bound(table: Table, actions: int) -> LagrangianBound:
+    """Return the smallest B(λ) found.
 
     Arguments:
         table: the model.
-        actions: how many of the table's actions are the model's own.
+        actions: number of the model's own actions; the rest of the table's are padding.
     """
     count = len(table.thresholds)
     first = _at(table, np.zeros(count))
@@ -75,26 +87,28 @@ def lagrangian_bound(table: Table, actions: int) -> Bound:
     return min(refined, key=lambda bound: bound.value)._replace(reach=reach)
 
 
-def program_at(table: Table, actions: int, bound: Bound) -> ConstrainedOptimum:
-    """The constrained optimum under the one kernel that nature takes for all signals at λ."""
+def program_at(table: Table, actions: int, bound: LagrangianBound) -> ConstrainedOptimum:
+    """Return the constrained optimum under nature's kernel at λ, one for all signals."""
     joint = table.with_signals(_combined(table, bound.multipliers)[None])
-    return constrained_optimum(table, actions, kernel_of(joint, bound.optimum.outlook, 0))
+    optimum = bound.optimum
+    worst = worst_case(joint, optimum.policy, Dual(), optimum.values)
+    return constrained_optimum(table, actions, worst_kernel(joint, worst, 0))
 
 
 def _combined(table: Table, multipliers: np.ndarray) -> Float[Array, "S A J"]:
     return jnp.tensordot(jnp.r_[1.0, multipliers], table.signals, axes=1)
 
 
-def _at(table: Table, multipliers: np.ndarray, start: Optimum | None = None) -> Bound:
+def _at(table: Table, multipliers: np.ndarray, start: Optimum | None = None) -> LagrangianBound:
     optimum = robust_optimum(table, _combined(table, multipliers), start)
     value = optimum.upper - float(multipliers @ np.asarray(table.thresholds))
-    return Bound(value, multipliers, optimum, np.ones_like(multipliers))
+    return LagrangianBound(value, multipliers, optimum, np.ones_like(multipliers))
 
 
-def _reach(table: Table, first: Bound) -> Float[np.ndarray, " m"] | None:
-    """For each constraint alone, the λ beyond which B(λ) > B(0); None where one is out of reach.
+def _reach(table: Table, first: LagrangianBound) -> Float[np.ndarray, " m"] | None:
+    """Return, for each constraint alone, the λ beyond which B(λ) > B(0); None if one is infeasible.
 
-    The policy that is best for the constraint has margin m and reward L, so B(λ) ≥ L + λm.
+    The best policy for the constraint has a margin m and a reward L, so that B(λ) ≥ L + λm.
     """
     reach = []
     for i, threshold in enumerate(np.asarray(table.thresholds), start=1):
@@ -102,9 +116,11 @@ def _reach(table: Table, first: Bound) -> Float[np.ndarray, " m"] | None:
         if best.upper < threshold:
             return None
         alone = table.with_signals(table.signals[:1])
-        reward = float(worst_outlook(alone, best.policy, Dual()).value[0])
-        spare = max(best.lower - threshold, 1e-4 * max(1.0, abs(threshold)))
-        reach.append(max(first.value - reward, 1e-6 * max(1.0, abs(first.value))) / spare)
+        reward = float(worst_case(alone, best.policy, Dual(), keep_kernel=False).value[0])
+        spare = max(best.lower - threshold, _LEAST_SPARE * max(1.0, abs(threshold)))
+        reach.append(
+            max(first.value - reward, _LEAST_DISTANCE * max(1.0, abs(first.value))) / spare
+        )
     return np.array(reach)
 
 
@@ -119,23 +135,27 @@ def _starts(reach: Float[np.ndarray, " m"]) -> list[Float[np.ndarray, " m"]]:
     ]
 
 
-def _in_turn(table: Table, actions: int, bound: Bound, reach: np.ndarray) -> Bound:
-    """Nature's kernel at λ, then the multipliers of the linear program under it, and again."""
+def _in_turn(
+    table: Table, actions: int, bound: LagrangianBound, reach: np.ndarray
+) -> LagrangianBound:
+    """Alternate between nature's kernel at λ and the multipliers of the linear program under it."""
     for _ in range(_MAX_TURNS):
         program = program_at(table, actions, bound)
         if not program.feasible:
             return _along_a_proof(table, bound, program.multipliers, reach)
         following = _at(table, program.multipliers, bound.optimum)
-        if following.value >= bound.value - 1e-12 * max(1.0, abs(bound.value)):
+        if following.value >= bound.value - _LEAST_DECREASE * max(1.0, abs(bound.value)):
             return min(bound, following, key=lambda b: b.value)
         bound = following
     return bound
 
 
-def _along_a_proof(table: Table, bound: Bound, weights: np.ndarray, reach: np.ndarray) -> Bound:
-    """Under nature's kernel no policy meets the constraints: along the proof's weights B falls for ever.
+def _along_a_proof(
+    table: Table, bound: LagrangianBound, weights: np.ndarray, reach: np.ndarray
+) -> LagrangianBound:
+    """Lower B along the weights that prove that no policy is feasible under nature's kernel.
 
-    Once it is below any reward that there is, the model is proved infeasible.
+    Once B is below every reward, the model is proved infeasible.
     """
     lowest = float(table.signals[0].min() / (1 - table.discount))
     for power in range(1, 10):
@@ -146,15 +166,17 @@ def _along_a_proof(table: Table, bound: Bound, weights: np.ndarray, reach: np.nd
     return bound
 
 
-def _by_golden_section(table: Table, actions: int, bound: Bound, reach: np.ndarray) -> Bound:
-    """One multiplier after the other, each between a third and three times what it was."""
+def _by_golden_section(
+    table: Table, actions: int, bound: LagrangianBound, reach: np.ndarray
+) -> LagrangianBound:
+    """Refine one multiplier after the other, each within a factor of three."""
     del actions
     ratio = (np.sqrt(5) - 1) / 2
     for i in range(len(reach)):
         start = bound.multipliers[i] or _SHARES[0] * reach[i]
         low, high = start / 3, start * 3
 
-        for _ in range(8):
+        for _ in range(_GOLDEN_STEPS):
             span = high - low
             left, right = (
                 _at(table, _with(bound.multipliers, i, value), bound.optimum)

@@ -1,1 +1,1 @@
-"""Values, occupancies and worst cases of a policy."""
+"""Values, occupancies and advantages of a policy, and its worst case over the set."""

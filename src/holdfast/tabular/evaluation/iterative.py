@@ -1,4 +1,4 @@
-"""Linear systems of large chains, x = b + Gx with G = γP_π or its transpose, without a matrix."""
+"""Iterative solution of x = b + Gx for a linear contraction G, such as γP_π or its transpose."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-# How many earlier directions a sweep is combined with. Each is two numbers a state.
+# Number of directions that a sweep is combined with. Each takes two numbers a state: ten of them take as
+# much memory as one kernel with 20 entries a state.
 _DIRECTIONS = 10
-# A direction that is this small beside what it was before the others were taken out is rounding.
+# A direction is dropped if orthogonalisation leaves less than this share of it: the rest is rounding.
 _NOTHING_NEW = 1e-12
 
 
-class Solved(NamedTuple):
-    """Where the sweeps ended.
+class FixedPoint(NamedTuple):
+    """The solution of x = b + Gx.
 
     Attributes:
-        x: the solution.
-        sweeps: how many times the operator was applied.
+        x: the solution, (S,).
+        sweeps: number of applications of G.
     """
 
     x: Float[Array, " S"]
@@ -28,7 +29,7 @@ class Solved(NamedTuple):
 
 
 class _Sweeps(NamedTuple):
-    """Where the solution is, what is missing, and directions x may move in with what each removes."""
+    """The current x, its residual, and the stored directions with the change of residual each makes."""
 
     x: Float[Array, " S"]
     residual: Float[Array, " S"]
@@ -47,29 +48,28 @@ def fixed_point(
     contraction: Float[Array, ""],
     norm: Callable[[Float[Array, " S"]], Float[Array, ""]],
     target: Callable[[Float[Array, ""]], Float[Array, ""]],
-) -> Solved:
-    """Solves x = constant + operator(x), for a linear operator that contracts in the norm.
+) -> FixedPoint:
+    """Return the solution of x = constant + operator(x) for a linear contraction.
 
-    A sweep x ← x + r, where r is what is missing, leaves operator(r) missing, which is smaller by the
-    contraction. Together with the last sweeps' directions it does far better: taking out of r its
-    part along everything that they remove is the generalised conjugate residual method, which on a
-    chain that mixes needs a few dozen sweeps where the contraction alone needs thousands. A step that
-    leaves more missing than as many plain sweeps are bound to is replaced by a sweep, so it is never
-    slower than they, and it always ends.
+    A plain sweep x ← x + r with residual r leaves the residual operator(r), which is smaller by the
+    contraction factor. The sweep is combined with the directions of earlier sweeps by the generalised
+    conjugate residual method, which on a mixing chain needs a few dozen sweeps instead of thousands. A
+    combined step that reduces the residual by less than plain sweeps are guaranteed to is replaced by a
+    plain sweep. The method is therefore never slower than plain sweeps, and always ends.
 
     Arguments:
-        operator: the contraction.
-        constant: what is added to it.
-        start: a first guess.
-        slow: a direction that the operator hardly shortens; it is kept throughout.
-        contraction: the factor by which the operator shortens every x, at least.
+        operator: the linear contraction.
+        constant: b, (S,).
+        start: first guess, (S,).
+        slow: a direction that the operator hardly shortens; it is kept among the directions.
+        contraction: factor by which the operator shortens every x, or more.
         norm: the norm in which it does.
-        target: what may be missing at the end, in the norm, given what is missing at the start.
+        target: the residual to reach, as a function of the first residual; both in the norm.
     """
 
     def body(now: _Sweeps) -> _Sweeps:
         swept = operator(now.residual)
-        move, removed = _beside(now.residual, now.residual - swept, now.moves, now.removes)
+        move, removed = _orthogonal(now.residual, now.residual - swept, now.moves, now.removes)
         slot = 1 + now.sweeps % (_DIRECTIONS - 1)
         moves, removes = now.moves.at[slot].set(move), now.removes.at[slot].set(removed)
         share = removes @ now.residual
@@ -91,15 +91,15 @@ def fixed_point(
     size = norm(residual)
     enough = target(size)
     nothing = jnp.zeros((_DIRECTIONS, len(start)))
-    move, removed = _beside(slow, slow - operator(slow), nothing, nothing)
+    move, removed = _orthogonal(slow, slow - operator(slow), nothing, nothing)
     moves, removes = nothing.at[0].set(move), nothing.at[0].set(removed)
     first = _Sweeps(start, residual, size, size, moves, removes, jnp.array(0))
     last = lax.while_loop(lambda now: now.size > enough, body, first)
-    return Solved(last.x, last.sweeps + 2)
+    return FixedPoint(last.x, last.sweeps + 2)
 
 
-def _beside(move: Array, removed: Array, moves: Array, removes: Array) -> tuple[Array, Array]:
-    """A direction, less what the others remove already, at unit length; zero where nothing is left."""
+def _orthogonal(move: Array, removed: Array, moves: Array, removes: Array) -> tuple[Array, Array]:
+    """Return a direction made orthogonal to the others, of unit length or zero."""
     length = jnp.sqrt(removed @ removed)
     share = removes @ removed
     move, removed = move - share @ moves, removed - share @ removes

@@ -11,15 +11,18 @@ from jaxtyping import Array, Float
 
 from holdfast.model.table import Table
 
+# Status of `scipy.optimize.linprog` for an infeasible program.
+_INFEASIBLE = 2
+
 
 class ConstrainedOptimum(NamedTuple):
-    """What linear programming says of a kernel.
+    """The constrained optimum under one kernel.
 
     Attributes:
         feasible: whether some policy meets every constraint under this kernel.
-        value: the best reward; where nothing is feasible, the largest smallest margin.
+        value: the largest reward; if no policy is feasible, the largest smallest margin.
         occupancy: Σ_t γ^t P(s_t = s, a_t = a) of a policy that attains it.
-        multipliers: of the constraints; where nothing is feasible, the weights that prove it.
+        multipliers: multipliers of the constraints; if no policy is feasible, weights that prove it.
     """
 
     feasible: bool
@@ -31,12 +34,12 @@ class ConstrainedOptimum(NamedTuple):
 def constrained_optimum(
     table: Table, actions: int, kernel: Float[Array, "S A K"] | None = None
 ) -> ConstrainedOptimum:
-    """Max Σ x·r subject to the flow equations and Σ x·c_i ≥ d_i, x ≥ 0.
+    """Return the maximum of Σ x·r subject to the flow equations, Σ x·c_i ≥ d_i and x ≥ 0.
 
     Arguments:
         table: the model.
-        actions: how many of the table's actions are the model's own.
-        kernel: the nominal one if left out.
+        actions: number of the model's own actions; the rest of the table's are padding.
+        kernel: the kernel, (S, A, K). Default: the nominal one.
     """
     p = np.asarray(table.probabilities if kernel is None else kernel)[:, :actions]
     states = table.states
@@ -48,9 +51,9 @@ def constrained_optimum(
     answer = scipy.optimize.linprog(
         -signals[0], A_eq=flow, b_eq=initial, bounds=(0, None), method="highs", **limits
     )
-    feasible = answer.status != 2
+    feasible = answer.status != _INFEASIBLE
     if not feasible:
-        # One more variable t, the smallest margin, is maximised instead.
+        # Maximise one more variable instead: the smallest margin.
         objective = np.r_[np.zeros(states * actions), -1.0]
         answer = scipy.optimize.linprog(
             objective,
@@ -69,22 +72,18 @@ def constrained_optimum(
 
 
 def _flow_equations(table: Table, p: Float[np.ndarray, "S A K"]) -> scipy.sparse.csr_array:
-    """Σ_a x(s', a) − γ Σ_{s,a} p(s'|s, a)·x(s, a) = ρ(s'), a row for each s'."""
+    """Return the matrix of Σ_a x(s', a) − γ Σ_{s,a} p(s'|s, a)·x(s, a) = ρ(s'), a row for each s'."""
     states, actions, width = p.shape
     if table.successors is None:
         successors = np.broadcast_to(np.arange(width), p.shape)
     else:
         successors = np.asarray(table.successors)[:, :actions]
-    pair = np.arange(states * actions)
+    pair, shape = np.arange(states * actions), (states, states * actions)
+    arrivals = np.asarray(table.discount) * p.ravel()
     arrives = scipy.sparse.csr_array(
-        (
-            np.asarray(table.discount) * p.ravel(),
-            (successors.ravel(), np.repeat(pair, width)),
-        ),
-        shape=(states, states * actions),
+        (arrivals, (successors.ravel(), np.repeat(pair, width))), shape=shape
     )
     leaves = scipy.sparse.csr_array(
-        (np.ones(states * actions), (np.repeat(np.arange(states), actions), pair)),
-        shape=(states, states * actions),
+        (np.ones(states * actions), (np.repeat(np.arange(states), actions), pair)), shape=shape
     )
     return leaves - arrives

@@ -1,4 +1,4 @@
-"""The best worst-case value of one signal, constraints apart: robust value and policy iteration."""
+"""The largest worst-case value of one signal, without constraints: (3), by robust policy iteration."""
 
 from __future__ import annotations
 
@@ -10,28 +10,33 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from holdfast.model.table import Table
-from holdfast.tabular.evaluation.values import Outlook, reply
-from holdfast.tabular.evaluation.worst_case import Dual, worst_outlook
+from holdfast.tabular.evaluation.values import PolicyValues, worst_response
+from holdfast.tabular.evaluation.worst_case import Dual, worst_case
 
+# Actions whose values differ by less than this, relative to 1 + |best|, are tied: a few hundred rounding
+# errors, as the worst responses are computed to about 1e-13.
 _TIE = 1e-13
-# Policy iteration ends by itself; this only bounds what rounding could do.
+# Limit on the rounds of policy iteration. It ends by itself; the limit is for cycles caused by rounding.
 _MAX_ROUNDS = 1000
+# Brackets wider than this may still widen for a round; narrower ones that do are at the level of
+# rounding.
+_NARROW = 1e-6
 
 
 class Optimum(NamedTuple):
-    """The best worst-case value from the initial distribution lies in [lower, upper].
+    """A bracket [lower, upper] of the largest worst-case value from the initial distribution.
 
     Attributes:
-        policy: attains at least `lower`.
-        lower: certified: the policy's worst-case value less its error.
-        upper: certified: V + max(0, max_s(T̄V − V))/(1−γ), T̄ built from members of the set.
-        outlook: of the policy, in the signal's worst case.
+        policy: a policy whose worst-case value is at least `lower`.
+        lower: the policy's worst-case value less its error.
+        upper: V + max(0, max_s(T̄V − V))/(1−γ), with T̄ built from members of the set.
+        values: values of the policy in the worst case of the signal, without the kernel.
     """
 
     policy: Float[Array, "S A"]
     lower: float
     upper: float
-    outlook: Outlook
+    values: PolicyValues
 
 
 @eqx.filter_jit
@@ -41,14 +46,14 @@ def sweep(
     values: Float[Array, " S"],
     multipliers: Float[Array, "S A"],
 ) -> tuple[Float[Array, " S"], Float[Array, "S A"], Float[Array, "S A"]]:
-    """One sweep of robust value iteration: max_a min_q q·y, its greedy policy, nature's multipliers."""
+    """Return max_a min_q q·y, the greedy policy and nature's multipliers: one robust value iteration."""
     any_policy = jnp.full(multipliers.shape, 1 / multipliers.shape[1])
-    answer = reply(table, signal, any_policy, values, multipliers)
-    best = answer.action_values.max(-1)
-    # The first of the actions that are best but for rounding, so that ties do not flicker.
-    tied = answer.action_values >= best[:, None] - _TIE * (1 + jnp.abs(best[:, None]))
+    response = worst_response(table, signal, any_policy, values, multipliers)
+    best = response.action_values.max(-1)
+    # The first of the tied actions, so that the policy does not alternate between them.
+    tied = response.action_values >= best[:, None] - _TIE * (1 + jnp.abs(best[:, None]))
     greedy = jax.nn.one_hot(tied.argmax(-1), multipliers.shape[1])
-    return best, greedy, answer.multipliers
+    return best, greedy, response.multipliers
 
 
 def robust_optimum(
@@ -57,37 +62,38 @@ def robust_optimum(
     start: Optimum | Float[Array, "S A"] | None = None,
     tolerance: float = 1e-9,
 ) -> Optimum:
-    """Maximises the worst case of one signal to a certified error; it never stops on a count.
+    """Return the largest worst-case value of one signal, to a certified error.
 
-    Each round evaluates the greedy policy exactly in the worst case (so the values only rise) and
+    Each round evaluates the greedy policy exactly in the worst case, so that the values only rise, and
     makes one sweep, whose residual bounds the distance to the optimum.
 
     Arguments:
         table: the model.
-        signal: what to maximise.
+        signal: the signal to maximise.
         start: a policy to start from, or the optimum of a similar signal.
-        tolerance: the width of the bracket to reach, relative to max(1, largest |V|).
+        tolerance: width of the bracket to reach, relative to max(1, largest |V|).
     """
     alone = table.with_signals(signal[None])
     count = table.probabilities.shape[1]
-    outlook: Outlook | None = None
+    found: PolicyValues | None = None
     if isinstance(start, Optimum):
-        policy, outlook = start.policy, start.outlook
+        policy, found = start.policy, start.values
     else:
         policy = jnp.full((table.states, count), 1 / count) if start is None else start
-    best = float("inf")
+    narrowest = float("inf")
     for _ in range(_MAX_ROUNDS):
-        outlook = worst_outlook(alone, policy, Dual(), outlook)
-        values = outlook.values[0]
-        swept, greedy, _ = sweep(table, signal, values, outlook.multipliers[0])
+        found = worst_case(alone, policy, Dual(), found, keep_kernel=False)
+        values = found.values[0]
+        assert found.multipliers is not None
+        swept, greedy, _ = sweep(table, signal, values, found.multipliers[0])
         excess = float(jnp.maximum((swept - values).max(), 0.0) / (1 - table.discount))
-        error = float(outlook.error[0])
+        error = float(found.error[0])
         width = excess + 2 * error
-        # Rounding may keep the residual above the tolerance: then it no longer falls.
-        if width <= tolerance * max(1.0, float(jnp.abs(values).max())) or width >= best:
+        # Rounding may keep the residual above the tolerance. Then it stops falling.
+        if width <= tolerance * max(1.0, float(jnp.abs(values).max())) or width >= narrowest:
             break
-        best = min(best, width) if width < 1e-6 else best
+        narrowest = min(narrowest, width) if width < _NARROW else narrowest
         policy = greedy
-    assert outlook is not None
-    value = float(outlook.value[0])
-    return Optimum(policy, value - error, value + excess + error, outlook)
+    assert found is not None
+    value = float(found.value[0])
+    return Optimum(policy, value - error, value + excess + error, found)

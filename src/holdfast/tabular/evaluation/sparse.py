@@ -1,8 +1,7 @@
-"""The same evaluation for large models given as successor lists: no matrix, and nothing of size S².
+"""Evaluation of large models given as successor lists, without a matrix or any array of size S².
 
-V and the occupancy are found by sweeps over the lists (`iterative`), to an error well
-below the one asked for. What is certified, and how, does not change: the error that is reported holds
-at whatever V the sweeps stopped.
+V and the occupancy are found by sweeps over the lists (`iterative`). The certificate is the one of
+`worst_case`: it holds at whatever V the sweeps stop.
 """
 
 from __future__ import annotations
@@ -15,72 +14,71 @@ from jaxtyping import Array, Float
 from holdfast.model.table import Table
 from holdfast.tabular.evaluation.iterative import fixed_point
 from holdfast.tabular.evaluation.values import (
-    Outlook,
-    chain_under,
+    PolicyValues,
+    chain,
+    collect,
     mean_signal,
-    next_mean,
-    outlook_from,
-    reply,
+    next_values,
     rounding,
+    worst_response,
 )
 
-# Up to this many states dense factors are faster.
-DENSE_STATES = 1024
-# The certified error to reach where none is asked for, relative to max(1, largest |V|).
+# Default certified error, relative to max(1, largest |V|). Ten times that of dense factors: sweeps
+# lose a digit to rounding in the residual.
 TOLERANCE = 1e-10
-# Values under a kernel that is not yet the worst one are found to this share of what is missing.
+# Values under a kernel that is not yet the worst one are found to this share of the current residual. A
+# smaller share spends sweeps on values that the next round replaces.
 _INEXACT = 1e-3
-# How far an occupancy may be off, in all states together. Nothing that is certified rests on it.
+# Error of an occupancy, summed over all states. No certificate depends on it.
 _OCCUPANCY_ERROR = 1e-8
+# Residuals below this many rounding errors cannot be reduced by further sweeps.
+_LEAST_RESIDUAL = 8
+# Values that differ by less than this share of the largest have stopped changing: a few rounding errors.
+_STALLED = 1e-15
 
 
-def is_sparse(table: Table) -> bool:
-    """Whether a model is large, and given as lists."""
-    return table.successors is not None and table.states > DENSE_STATES
-
-
-def outlook_nominal(
-    table: Table, policy: Float[Array, "S A"], start: Outlook | None = None
-) -> Outlook:
-    """The policy's values under the nominal kernel, from a first guess."""
+def nominal_values(
+    table: Table, policy: Float[Array, "S A"], start: PolicyValues | None = None
+) -> PolicyValues:
+    """Return the values of a policy under the nominal kernel, starting from those of a similar one."""
     count = len(table.signals)
     values = jnp.zeros((count, table.states)) if start is None else start.values
     first = table.initial if start is None else start.occupancy[0]
-    # The chain is the same for every signal, so its occupancy is found once.
-    flow = _chain_under(table, policy, table.probabilities)
-    occupancy = _occupancy(table, flow, first)
+    # All signals share the nominal chain and its occupancy.
+    visits = _occupancy(table, _chain(table, policy, table.probabilities), first)
     return _stack(
         [
-            _under(table, table.signals[i], policy, table.probabilities, values[i], occupancy)
+            _under(table, table.signals[i], policy, table.probabilities, values[i], visits)
             for i in range(count)
         ]
     )
 
 
-def outlook_under(
-    table: Table, policy: Float[Array, "S A"], kernels: Float[Array, "n S A K"], start: Outlook
-) -> Outlook:
-    """The policy's values under a kernel for each signal, from a first guess."""
-    outlooks = []
+def values_under(
+    table: Table,
+    policy: Float[Array, "S A"],
+    kernels: Float[Array, "n S A K"],
+    start: PolicyValues,
+) -> PolicyValues:
+    """Return the values of a policy with each signal under its own given kernel."""
+    found = []
     for i, kernel in enumerate(kernels):
-        flow = _chain_under(table, policy, kernel)
-        occupancy = _occupancy(table, flow, start.occupancy[i])
-        signal, values = table.signals[i], start.values[i]
-        outlooks.append(_under(table, signal, policy, kernel, values, occupancy))
-    return _stack(outlooks)
+        visits = _occupancy(table, _chain(table, policy, kernel), start.occupancy[i])
+        found.append(_under(table, table.signals[i], policy, kernel, start.values[i], visits))
+    return _stack(found)
 
 
-def by_dual(
+def by_policy_iteration(
     table: Table,
     policy: Float[Array, "S A"],
     values: Float[Array, "n S"],
     multipliers: Float[Array, "n S A"],
-    occupancy: Float[Array, "n S"],
+    visits: Float[Array, "n S"],
     tolerance: float,
     max_rounds: int,
-) -> Outlook:
-    """Nature's policy iteration, as `holdfast.tabular.evaluation.policy_iteration.by_dual` has it."""
-    starts = zip(table.signals, values, multipliers, occupancy, strict=True)
+) -> PolicyValues:
+    """Return the worst case of every signal by nature's policy iteration, as `worst_case` does."""
+    starts = zip(table.signals, values, multipliers, visits, strict=True)
     return _stack([_worst(table, policy, *start, tolerance, max_rounds) for start in starts])
 
 
@@ -90,45 +88,46 @@ def _worst(
     signal: Array,
     source: Array,
     guess: Array,
-    occupancy: Array,
+    visits: Array,
     tolerance: float,
     max_rounds: int,
-) -> Outlook:
-    answer = _reply(table, signal, policy, source, guess)
+) -> PolicyValues:
+    response = _respond(table, signal, policy, source, guess)
     for _ in range(max_rounds):
-        values = _values(table, answer.flow, answer.reward, source, tolerance, _INEXACT)
-        found = answer.multipliers
-        following = _reply(table, signal, policy, values, found)
-        error = float(_error(table, signal, values, answer.flow, answer.reward, following.lower))
+        values = _values(table, response.chain, response.reward, source, tolerance, _INEXACT)
+        following = _respond(table, signal, policy, values, response.multipliers)
+        swept = response.reward + table.discount * _next_values(table, response.chain, values)
+        above = jnp.maximum((swept - values).max(), 0.0)
+        below = jnp.maximum((values - following.lower).max(), 0.0)
+        error = (above + below) / (1 - table.discount) + rounding(table, signal, values)
         size = float(jnp.abs(values).max())
-        stalled = float(jnp.abs(values - source).max()) <= 1e-15 * size
-        if error <= tolerance * max(1.0, size) or stalled:
+        stalled = float(jnp.abs(values - source).max()) <= _STALLED * size
+        if float(error) <= tolerance * max(1.0, size) or stalled:
             break
-        source, guess, answer = values, found, following
-    return Outlook(
+        source, response = values, following
+    return PolicyValues(
         value=table.initial @ values,
         values=values,
         advantages=following.action_values - values[:, None],
-        occupancy=_occupancy(table, answer.flow, occupancy),
-        error=jnp.asarray(error),
-        source=source,
-        guess=guess,
+        occupancy=_occupancy(table, response.chain, visits),
+        error=error,
         multipliers=following.multipliers,
     )
 
 
-_reply = eqx.filter_jit(reply)
-_chain_under = eqx.filter_jit(chain_under)
+_respond = eqx.filter_jit(worst_response)
+_chain = eqx.filter_jit(chain)
+_next_values = eqx.filter_jit(next_values)
 
 
 @eqx.filter_jit
 def _under(
-    table: Table, signal: Array, policy: Array, kernel: Array, start: Array, occupancy: Array
-) -> Outlook:
-    flow = chain_under(table, policy, kernel)
+    table: Table, signal: Array, policy: Array, kernel: Array, start: Array, visits: Array
+) -> PolicyValues:
+    flow = chain(table, policy, kernel)
     reward = mean_signal(signal, policy, kernel)
     values = _values(table, flow, reward, start, TOLERANCE, 0.0)
-    return outlook_from(table, signal, kernel, flow, reward, values, occupancy)
+    return collect(table, signal, kernel, flow, reward, values, visits)
 
 
 @eqx.filter_jit
@@ -140,22 +139,22 @@ def _values(
     tolerance: float,
     inexact: float,
 ) -> Float[Array, " S"]:
-    """V = (I − γP_π)⁻¹ r_π, to a quarter of the error asked for or a share of what is missing."""
+    """Return V = (I − γP_π)⁻¹ r_π, to a quarter of the tolerance or a share of the first residual."""
 
     def operator(values: Array) -> Array:
-        return table.discount * next_mean(table, flow, values)
+        return table.discount * next_values(table, flow, values)
 
-    # No sweep tells residuals apart that are smaller than rounding.
-    share = jnp.maximum(tolerance * (1 - table.discount) / 4, 8 * jnp.finfo(start.dtype).eps)
+    least = _LEAST_RESIDUAL * jnp.finfo(start.dtype).eps
+    share = jnp.maximum(tolerance * (1 - table.discount) / 4, least)
     enough = share * jnp.maximum(1.0, jnp.abs(start).max())
     return fixed_point(
         operator,
         reward,
         start,
-        slow=jnp.ones_like(start),  # a chain leaves constants as they are
+        slow=jnp.ones_like(start),  # constants are eigenvectors of a chain
         contraction=table.discount,
         norm=lambda residual: jnp.abs(residual).max(),
-        target=lambda missing: jnp.maximum(enough, inexact * missing),
+        target=lambda residual: jnp.maximum(enough, inexact * residual),
     ).x
 
 
@@ -163,13 +162,14 @@ def _values(
 def _occupancy(
     table: Table, flow: Float[Array, "S A K"], start: Float[Array, " S"]
 ) -> Float[Array, " S"]:
-    """D = (1−γ)(I − γP_πᵀ)⁻¹ρ."""
+    """Return d = (1−γ)(I − γP_πᵀ)⁻¹ρ."""
 
     def operator(weights: Array) -> Array:
         arriving = table.discount * flow * weights[:, None, None]
         return jnp.zeros_like(weights).at[table.successors].add(arriving)
 
-    enough = jnp.maximum(_OCCUPANCY_ERROR * (1 - table.discount), 8 * jnp.finfo(start.dtype).eps)
+    least = _LEAST_RESIDUAL * jnp.finfo(start.dtype).eps
+    enough = jnp.maximum(_OCCUPANCY_ERROR * (1 - table.discount), least)
     found = fixed_point(
         operator,
         (1 - table.discount) * table.initial,
@@ -183,14 +183,5 @@ def _occupancy(
     return found / found.sum()
 
 
-@eqx.filter_jit
-def _error(
-    table: Table, signal: Array, values: Array, flow: Array, reward: Array, lower: Array
-) -> Float[Array, ""]:
-    residual = reward + table.discount * next_mean(table, flow, values) - values
-    above, below = jnp.maximum(residual.max(), 0.0), jnp.maximum((values - lower).max(), 0.0)
-    return (above + below) / (1 - table.discount) + rounding(table, signal, values)
-
-
-def _stack(outlooks: list[Outlook]) -> Outlook:
-    return jax.tree.map(lambda *parts: jnp.stack(parts), *outlooks)
+def _stack(found: list[PolicyValues]) -> PolicyValues:
+    return jax.tree.map(lambda *parts: jnp.stack(parts), *found)

@@ -1,1 +1,1 @@
-"""Policy steps: improve, project, both at once, recover."""
+"""The steps of a policy update: improve, project, recover, safeguard, and gradient steps."""
