@@ -19,7 +19,7 @@ _PUBLIC = {
     "holdfast.gym.channels": "Actions Force Observations Parameters States",
     "holdfast.gym.disturb": "disturb",
     "holdfast.gym.from_gymnasium": "from_gymnasium",
-    "holdfast.gym.hosts.costs": "Transition speed_limit",
+    "holdfast.gym.costs": "Transition speed_limit",
     "holdfast.model": "Constraint Kernel RobustCMDP at_least at_most",
     "holdfast.simulators.certificates.stress_result": "Stress",
     "holdfast.simulators.environment": "TrainingError",
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from holdfast.gym.channels import Observations as Observations
     from holdfast.gym.channels import Parameters as Parameters
     from holdfast.gym.channels import States as States
+    from holdfast.gym.costs import Transition as Transition
+    from holdfast.gym.costs import speed_limit as speed_limit
     from holdfast.gym.disturb import disturb as disturb
     from holdfast.gym.from_gymnasium import from_gymnasium as from_gymnasium
-    from holdfast.gym.hosts.costs import Transition as Transition
-    from holdfast.gym.hosts.costs import speed_limit as speed_limit
     from holdfast.model import Constraint as Constraint
     from holdfast.model import Kernel as Kernel
     from holdfast.model import RobustCMDP as RobustCMDP

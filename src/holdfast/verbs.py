@@ -79,7 +79,8 @@ def as_simulator(given: Any, **options: Any) -> Environment:
         20
     """
     from holdfast.environments.table_simulator import TableSimulator, named_simulator
-    from holdfast.gym.disturb import disturb, gymnasium_ids, is_gymnasium
+    from holdfast.gym.disturb import disturb, is_gymnasium
+    from holdfast.gym.making import gymnasium_ids
     from holdfast.simulators.environment import Environment
 
     if isinstance(given, str) and (given in registry.ENVIRONMENTS or "." in given.split(":")[0]):

@@ -17,7 +17,7 @@ from holdfast.gym.registration import ENVIRONMENTS
 
 TABLES = {"Gambler": "gambler", "NChain": "n-chain", "FrozenLake": "frozen-lake"}
 every_environment = pytest.mark.parametrize("name", ENVIRONMENTS)
-ON_MUJOCO = [name for name, entry in ENVIRONMENTS.items() if entry.needs_mujoco]
+ON_MUJOCO = [name for name, entry in ENVIRONMENTS.items() if ".mujoco." in entry.maker]
 
 
 @pytest.fixture

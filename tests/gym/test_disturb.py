@@ -1,18 +1,22 @@
 """Gymnasium environments behind the deep protocol: equal to themselves, and disturbed as asked."""
 
+import gc
 import json
 import re
 
+import equinox as eqx
 import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from holdfast.environments.simulators import simulator_from
 
 import holdfast as hf
 from holdfast.gym.channels import KINDS, channel_from, from_text
+from holdfast.gym.hosted import HostedEnvironment
+from holdfast.gym.hosts.callback import handle_of
 from holdfast.simulators.environment import GaussianNoise
+from holdfast.verbs import simulator_from
 
 ROBOT = "Hopper-v5"  # its file warns of nothing
 
@@ -29,22 +33,22 @@ def robot(channel=None, **options):
     return hf.disturb(ROBOT, channel, hf.speed_limit(0.5), horizon=40, **options)
 
 
-def play(env, actions, disturbances, seed=0, rows=2):
-    """Observations, rewards, costs and ends of a few copies under given actions and disturbances."""
+@eqx.filter_jit
+def run(env, actions, disturbances):
+    keys = jax.random.split(jax.random.PRNGKey(0), actions.shape[1])
+    states, first = env.reset_rows(keys)
 
-    @jax.jit
-    def run(actions, disturbances):
-        keys = jax.random.split(jax.random.PRNGKey(seed), rows)
-        states, first = env.reset_rows(keys)
+    def step(states, at):
+        there = env.step_rows(states, *at)
+        return there.state, there[1:]
 
-        def step(states, at):
-            there = env.step_rows(states, *at)
-            return there.state, there[1:]
+    _, found = jax.lax.scan(step, states, (actions, disturbances))
+    return first, found
 
-        _, found = jax.lax.scan(step, states, (actions, disturbances))
-        return first, found
 
-    first, found = run(jnp.asarray(actions), jnp.asarray(disturbances, jnp.float32))
+def play(env, actions, disturbances):
+    """Return observations, rewards, costs and ends of copies under given actions and disturbances."""
+    first, found = run(env, jnp.asarray(actions), jnp.asarray(disturbances, jnp.float32))
     return np.asarray(first), *(np.asarray(each) for each in found)
 
 
@@ -114,6 +118,59 @@ def test_every_channel_reaches_the_physics(name, undisturbed):
     calm, pushed = (play(env, actions, quiet(env, steps) + w)[1] for w in (0, 1))
     np.testing.assert_allclose(calm, undisturbed[1][:steps], rtol=1e-4, atol=1e-5)
     assert np.abs(pushed - calm).max() > 1e-3
+
+
+def test_equal_environments_share_a_program_and_each_steps_its_own_host(monkeypatch):
+    """The program is traced once; the costs and the physics are those of each environment's own host."""
+    traces = []
+    step_rows = HostedEnvironment.step_rows
+
+    def counted(self, *arguments):
+        traces.append(self.name)
+        return step_rows(self, *arguments)
+
+    monkeypatch.setattr(HostedEnvironment, "step_rows", counted)
+    for make, options in ((robot, {}), (pendulum, {}), (pendulum, {"workers": 1})):
+        first, second = (make(hf.Actions(0.15), **options) for _ in range(2))
+        assert first.facts == second.facts
+        assert first.host_number != second.host_number
+        actions = some_actions(first, 3, rows=3)
+        disturbances = quiet(first, 3, rows=3)
+        found = play(first, actions, disturbances)
+        once = len(traces)
+        for one, other in zip(found, play(second, actions, disturbances), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert len(traces) == once
+        first.close()
+        second.close()
+    costs = [2.0, 5.0]
+    envs = [hf.disturb("Pendulum-v1", None, lambda step, c=c: c, horizon=30) for c in costs]
+    traces.clear()
+    found = [play(env, actions[:, :, :1], quiet(env, 3, rows=3))[3] for env in envs]
+    assert [float(each.max()) for each in found] == [float(each.min()) for each in found] == costs
+    assert len(traces) == 1
+
+
+def test_a_deleted_environment_is_reported():
+    env = pendulum()
+    number = int(env.host_number)
+    assert handle_of(number).host is env._alive.host
+    del env
+    gc.collect()
+    with pytest.raises(
+        RuntimeError, match=r"^environment: it was deleted while a compiled program"
+    ):
+        handle_of(number)
+
+
+def test_forces_and_states_may_come_in_any_order():
+    channels = [hf.States(position=0.01, velocity=0.1), hf.Force("torso", 30.0)]
+    first, second = robot(channels), robot(channels[::-1])
+    size = first.disturbance.size
+    draws = np.random.default_rng(0).normal(size=(4, 2, size)).astype(np.float32)
+    turned = np.concatenate([draws[..., size - 3 :], draws[..., : size - 3]], axis=2)
+    actions = 0.2 * some_actions(first, 4)
+    np.testing.assert_array_equal(play(first, actions, draws)[1], play(second, actions, turned)[1])
 
 
 def test_a_channel_does_the_same_in_both_ways_of_stepping():
@@ -362,6 +419,11 @@ def test_wrong_use_gets_a_sentence():
         observation_space = gymnasium.spaces.Box(-1, 1, (2,))
         action_space = gymnasium.spaces.MultiBinary(3)
 
+    class Seeing(gymnasium.Env):
+        spec = gymnasium.envs.registration.EnvSpec("Odd")
+        observation_space = gymnasium.spaces.Box(0, 255, (4, 4, 3), np.uint8)
+        action_space = gymnasium.spaces.Discrete(2)
+
     known = re.escape("torso, thigh, leg, foot")
     for words, make in {
         r"cost: the info of CartPole-v1 has no 'cost' \(it has none\)": lambda: hf.disturb(
@@ -369,21 +431,26 @@ def test_wrong_use_gets_a_sentence():
         ),
         r"cost: the info of Hopper-v5 has no 'cost' \(it has x_": lambda: hf.disturb(ROBOT),
         f"body: Hopper-v5 has no 'arm'; it has {known}": lambda: robot(hf.Force("arm", 1.0)),
-        "mass: cannot be changed in Pendulum-v1, where one can change delay": lambda: pendulum(
+        "mass: not a parameter that Pendulum-v1 can change; it can change: delay": lambda: pendulum(
             hf.Parameters(mass=0.3)
         ),
-        "channel: the actions of CartPole-v1 are discrete": lambda: hf.disturb(
+        "channel: CartPole-v1 has discrete actions": lambda: hf.disturb(
             "CartPole-v1", hf.Actions(0.1), {}
         ),
-        "channel: Pendulum-v1 is not MuJoCo's, so no force can push it": lambda: pendulum(
+        "channel: Pendulum-v1 does not use MuJoCo, which a force needs": lambda: pendulum(
             hf.Force("rod", 1.0)
         ),
         "horizon: expected a whole number of at least 1, got 0": lambda: hf.disturb(
             ROBOT, horizon=0
         ),
-        "horizon: Odd has no time limit of its own": lambda: hf.disturb(Odd),
+        "horizon: Odd has no time limit; pass horizon=": lambda: hf.disturb(Odd),
         "action space: ": lambda: hf.disturb(Odd, horizon=10, cost={}),
-        "environment: .*Hoper": lambda: hf.disturb("Hoper-v5"),
+        "environment: there is no 'Hoper-v5'; did you mean Hopper-v5": lambda: hf.disturb(
+            "Hoper-v5"
+        ),
+        r"observation space: Odd observes images of shape \(4, 4, 3\)": lambda: hf.disturb(
+            Seeing, horizon=10, cost={}
+        ),
         "backend: Pendulum-v1 is not a task": lambda: pendulum(backend="threads"),
         "backend: expected one of auto, threads, sync, async": lambda: pendulum(backend="fast"),
         "discount: expected a number in": lambda: pendulum(discount=1.0),
@@ -398,11 +465,11 @@ def test_wrong_use_gets_a_sentence():
         ),
         "mass: expected a number over 0, got 0": lambda: robot().with_parameters(mass=0),
         "delay: expected a number of at least 0, got -1": lambda: robot().with_parameters(delay=-1),
-        "gravity: cannot be changed in holdfast/PointCircle-v0": lambda: hf.disturb(
+        "gravity: not a parameter that holdfast/PointCircle-v0 can change": lambda: hf.disturb(
             "holdfast/PointCircle-v0", hf.Parameters(gravity=0.3)
         ),
         "chanel: Pendulum-v1 cannot be made with": lambda: pendulum(chanel=3),
-        "cost: 'two' of Hopper-v5 is .*; expected one number": lambda: hf.disturb(
+        "cost: 'two' of Hopper-v5 is .*, not one number": lambda: hf.disturb(
             ROBOT, cost={"two": lambda step: np.zeros(2)}
         ),
         "environment: the first cost of Pendulum-v1 is not finite": lambda: hf.disturb(
@@ -432,7 +499,9 @@ def test_what_cannot_be_done_outside_jax_is_refused_before_any_work():
         ({"gradient": "pathwise"}, "gradient: Pendulum-v1 runs outside JAX"),
     ):
         refused(ValueError, words, asked(env, radius=0.1, adversary=adversary))
-    refused(ValueError, "environment: expected one of .* or the id of a Gym", asked("Hoper-v5"))
+    refused(
+        ValueError, "environment: there is no 'Hoper-v5'; did you mean Hopper", asked("Hoper-v5")
+    )
 
 
 def test_the_noise_that_there_is_is_said():

@@ -48,7 +48,7 @@ def children():
         with contextlib.suppress(OSError):
             _, _, rest = stat.read_text().rpartition(")")
             state, parent, *_ = rest.split()
-            if parent == own and state != "Z" and "workers" in _command(stat):
+            if parent == own and state != "Z" and "hosts.worker" in _command(stat):
                 found.append(stat)
     return found
 
@@ -94,7 +94,7 @@ def test_stress_outside_jax_is_short_unless_asked(trained):
     [
         ("raise", {}, "the motor is on fire"),
         ("raise", {"workers": 2}, "the motor is on fire"),
-        ("die", {"workers": 2}, "Pendulum-v1: worker 0 .* was ended by signal 9"),
+        ("die", {"workers": 2}, "Pendulum-v1: worker 0 .* was killed by signal 9"),
     ],
 )
 def test_a_failure_is_told_whole_and_the_run_goes_on_from_its_checkpoint(

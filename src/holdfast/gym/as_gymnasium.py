@@ -1,8 +1,7 @@
-"""Holdfast's environments behind Gymnasium's interface, for whoever trains with another library.
+"""Holdfast's tables and simulators as Gymnasium environments, for other training libraries.
 
-Costs are in `info`: "costs" has all of them, "cost" the first. A utility that is to stay at or above a
-threshold counts as the cost −utility. What is drawn is drawn by Gymnasium's own generator, so a seed
-repeats an episode.
+`info` contains all costs in "costs", and the first in "cost". A utility with a lower bound becomes the
+cost −utility. Gymnasium's generator draws all random numbers, so a seed repeats an episode.
 """
 
 from __future__ import annotations
@@ -22,14 +21,16 @@ from holdfast.environments import MODELS
 from holdfast.environments.gathering import ARENA
 from holdfast.environments.point_gather import PointGather
 from holdfast.environments.table_simulator import SIMULATORS
+from holdfast.gym.costs import cost_info
+from holdfast.gym.making import check_render_mode
 from holdfast.model import Kernel, RobustCMDP
 from holdfast.simulators.environment import Box, Environment, GaussianNoise
 
 if TYPE_CHECKING:
-    from holdfast.gym.mujoco.models import Drawing
+    from holdfast.gym.mujoco.drawing import Drawing
 
 RenderMode = Literal["ansi", "rgb_array"]
-_CELL = 24
+_CELL = 24  # Side of a state in the picture, in pixels.
 _COLOURS = {
     "state": (222, 228, 236),
     "end": (150, 158, 170),
@@ -39,15 +40,15 @@ _COLOURS = {
 
 
 class TableEnv(gymnasium.Env):
-    """A table as an environment: observations are states, actions are actions.
+    """A table as a Gymnasium environment: observations are states.
 
-    An episode begins in a state drawn from the table's initial distribution, moves by its nominal
-    kernel, and terminates on entering a state that every action leaves as it is and that pays nothing.
+    An episode starts in a state from the initial distribution, moves under the nominal kernel, and
+    terminates on entering an absorbing state without reward and costs.
 
     Arguments:
         model: a `RobustCMDP`, or a name in `hf.environments.MODELS`.
-        render_mode: "ansi" for a line of text, "rgb_array" for a picture of all states in a row or
-            square.
+        render_mode: "ansi" for a line of text; "rgb_array" for a picture of all states, in a square if
+            their number is one and in a row otherwise.
 
     Example:
         >>> import gymnasium, holdfast
@@ -67,7 +68,7 @@ class TableEnv(gymnasium.Env):
             if model not in MODELS:
                 raise ValueError(f"model: expected one of {', '.join(MODELS)}, got {model!r}")
             model = MODELS[model]()
-        _check_render_mode(render_mode, self.metadata)
+        check_render_mode(render_mode, self.metadata)
         self.model = model
         self.render_mode = render_mode
         self.observation_space = spaces.Discrete(model.states)
@@ -93,7 +94,7 @@ class TableEnv(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[int, dict[str, Any]]:
-        """A state from the initial distribution, or `options["state"]`."""
+        """Start in a state from the initial distribution, or in `options["state"]`."""
         super().reset(seed=seed)
         if options and "state" in options:
             state = int(options["state"])
@@ -105,15 +106,16 @@ class TableEnv(gymnasium.Env):
         return state, {}
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
-        """A step by the nominal kernel."""
+        """Take a step under the nominal kernel."""
         row = self._probabilities[self._state, int(action)]
         outcome = int(self.np_random.choice(len(row), p=row))
-        paid = self._signals[:, self._state, int(action), outcome]
+        reward, *costs = self._signals[:, self._state, int(action), outcome]
         self._state = int(self._successors[self._state, int(action), outcome])
-        return self._state, float(paid[0]), bool(self._ends[self._state]), False, _costs(paid[1:])
+        terminated = bool(self._ends[self._state])
+        return self._state, float(reward), terminated, False, cost_info(costs)
 
     def render(self) -> str | np.ndarray | None:
-        """The present state among all."""
+        """Return the current state as text or picture."""
         if self.render_mode is None:
             return None
         if self.render_mode == "ansi":
@@ -131,12 +133,12 @@ class TableEnv(gymnasium.Env):
 
 
 class SimulatorEnv(gymnasium.Env):
-    """A simulator of the deep part as an environment, under its nominal noise.
+    """A simulator as a Gymnasium environment, under its nominal noise.
 
     Arguments:
         simulator: an `Environment`, or a name in `hf.environments.SIMULATORS`.
-        render_mode: "rgb_array", for Point Gather only: drawn by a MuJoCo model where MuJoCo is
-            installed, and otherwise as a plot of the way so far.
+        render_mode: "rgb_array", for Point Gather only: a MuJoCo picture if MuJoCo is installed, and
+            otherwise a plot of the trajectory.
 
     Example:
         >>> import gymnasium, holdfast
@@ -157,9 +159,9 @@ class SimulatorEnv(gymnasium.Env):
                 raise ValueError(f"simulator: expected one of {known}, got {simulator!r}")
             simulator = SIMULATORS[simulator]()
         self.simulator: Environment = simulator
-        _check_render_mode(render_mode, self.metadata)
+        check_render_mode(render_mode, self.metadata)
         if render_mode is not None and not isinstance(simulator, PointGather):
-            raise ValueError(f"render_mode: {simulator.name} has no picture")
+            raise ValueError(f"render_mode: {simulator.name} has no pictures, got {render_mode!r}")
         self.render_mode = render_mode
         high = np.full(simulator.observation_size, np.inf, np.float32)
         self.observation_space = spaces.Box(-high, high)
@@ -174,14 +176,14 @@ class SimulatorEnv(gymnasium.Env):
         self._probabilities = eqx.filter_jit(simulator.outcome_probabilities)
         self._state: Any = None
         self._drawing: Drawing | None = None
-        # What is plotted: kept only where there are pictures.
+        # The trajectory, kept only for pictures.
         self._states: list[Any] = []
         self._records: list[tuple[Any, ...]] = []
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """The beginning of an episode; there are no options."""
+        """Start an episode; there are no options."""
         super().reset(seed=seed, options=options)
         key = jax.random.PRNGKey(int(self.np_random.integers(2**31)))
         self._state, observation = self._reset(key)
@@ -189,13 +191,13 @@ class SimulatorEnv(gymnasium.Env):
         return np.asarray(observation, np.float32), {}
 
     def step(self, action: ArrayLike) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """A step under noise drawn from its nominal distribution."""
+        """Take a step under noise from the nominal distribution."""
         return self.step_under(action, self._draw(action))
 
     def step_under(
         self, action: ArrayLike, disturbance: ArrayLike
     ) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """A step under a given disturbance."""
+        """Take a step under a given disturbance."""
         found = self._step(self._state, jnp.asarray(action), jnp.asarray(disturbance))
         self._state = found.state
         if self.render_mode is not None:
@@ -206,7 +208,7 @@ class SimulatorEnv(gymnasium.Env):
             float(found.reward),
             bool(found.terminated),
             False,
-            _costs(np.asarray(found.costs)),
+            cost_info(found.costs),
         )
 
     def _draw(self, action: ArrayLike) -> np.ndarray:
@@ -217,21 +219,17 @@ class SimulatorEnv(gymnasium.Env):
         return np.asarray(self.np_random.choice(len(row), p=row / row.sum()))
 
     def render(self) -> np.ndarray | None:
-        """A picture of where things are, or of the episode up to now."""
+        """Return a picture of the current state, or a plot of the episode so far."""
         if self.render_mode is None or not isinstance(self.simulator, PointGather):
             return None
         if importlib.util.find_spec("mujoco") is None:
             return self._plot(self.simulator)
-        from holdfast.gym.mujoco import models
+        from holdfast.gym.mujoco import drawing, models
 
         if self._drawing is None:
-            model = models.drawn_gather(models.point(), walls_at=ARENA)
-            self._drawing = models.Drawing(model)
-        pose, objects, present = (
-            np.asarray(leaf)
-            for leaf in (self._state.pose, self._state.objects, self._state.present)
-        )
-        return self._drawing.show(pose, objects, present)
+            self._drawing = drawing.Drawing(models.drawn_gather(models.point(), walls_at=ARENA))
+        state = self._state
+        return self._drawing.show(*map(np.asarray, (state.pose, state.objects, state.present)))
 
     def _plot(self, simulator: PointGather) -> np.ndarray:
         from holdfast.environments.point_gather_episode import Episode, picture
@@ -245,20 +243,7 @@ class SimulatorEnv(gymnasium.Env):
         return picture(Episode(simulator, states, actions, rewards, costs))
 
     def close(self) -> None:
-        """Gives back what the pictures needed."""
+        """Release the graphics."""
         if self._drawing is not None:
             self._drawing.close()
             self._drawing = None
-
-
-def _costs(costs: np.ndarray) -> dict[str, Any]:
-    found: dict[str, Any] = {"costs": np.asarray(costs, np.float64)}
-    if len(costs):
-        found["cost"] = float(costs[0])
-    return found
-
-
-def _check_render_mode(render_mode: str | None, metadata: dict[str, Any]) -> None:
-    if render_mode is not None and render_mode not in metadata["render_modes"]:
-        known = ", ".join(metadata["render_modes"])
-        raise ValueError(f"render_mode: expected one of {known}, got {render_mode!r}")

@@ -1,7 +1,8 @@
-"""Where a disturbance enters a machine, and how far one unit of it moves what it moves.
+"""Channels: where a disturbance enters an environment, and how far one unit of it moves the quantity.
 
-A channel is a record that a user writes; a `Machine` says what there is to disturb. Together they say
-what the numbers of a disturbance are, which are nominally independent and standard normal.
+A channel is a record that the user writes. `Machine` lists the quantities of an environment that can be
+disturbed. Together they define the numbers of a disturbance, which are independent and standard normal
+under the nominal kernel.
 """
 
 from __future__ import annotations
@@ -11,27 +12,28 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
-from holdfast.gym.hosts.layout import PARAMETERS
+from holdfast.gym.hosts.host import NO_STATE, PARAMETERS, DisturbanceLayout
 from holdfast.simulators.environment import Box, Discrete
 
 Scale = float | tuple[float, ...]
 DELAY = "delay"
+_DRAWABLE = (*PARAMETERS, DELAY)
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What of an environment can be disturbed.
+    """The quantities of an environment that can be disturbed.
 
     Attributes:
-        name: of the environment.
-        actions: its action space.
-        observations: how many numbers it shows.
-        states: how many numbers push its state; 0 where it cannot be set. With MuJoCo the first half
-            pushes positions, the second velocities.
-        is_mujoco: whether its physics is MuJoCo's.
-        bodies: that a force can push, by name.
-        parameters: physical parameters that can be changed, by name.
-        dt: seconds of a step; None where it has no clock.
+        name: name of the environment.
+        actions: action space.
+        observations: length of an observation.
+        states: number of values that push the state; 0 if it cannot be set. In MuJoCo the first half
+            pushes positions and the second half velocities.
+        is_mujoco: whether the physics is MuJoCo's.
+        bodies: names of the bodies that a force can act on.
+        parameters: names of the physical parameters that can be changed.
+        dt: duration of a step in seconds; None if the environment has no clock.
     """
 
     name: str
@@ -43,16 +45,36 @@ class Machine:
     parameters: tuple[str, ...] = ()
     dt: float | None = None
 
+    def layout(self, channels: tuple[Channel, ...]) -> DisturbanceLayout:
+        """Return the layout of the commands for these channels.
+
+        All parameters are part of it, since `with_parameters` can set each of them.
+
+        Raises:
+            ValueError: a channel does not fit this environment.
+        """
+        for channel in channels:
+            channel.scales(self)
+        return DisturbanceLayout(
+            state=self.states if any(isinstance(c, States) for c in channels) else 0,
+            bodies=tuple(c.body for c in channels if isinstance(c, Force)),
+            parameters=tuple(name for name in self.parameters if name != DELAY),
+        )
+
 
 def _scale(name: str, value: object) -> Scale:
-    """A finite number of at least zero, or several of them."""
+    """Return a finite number of at least 0, or a tuple of them."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, str):
-        each = tuple(_scale(name, v) for v in value)
+        each = tuple(_number(name, v) for v in value)
         if not each:
             raise ValueError(f"{name}: expected at least one number, got {value!r}")
-        return each  # type: ignore[return-value]
+        return each
+    return _number(name, value)
+
+
+def _number(name: str, value: object) -> float:
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -62,42 +84,44 @@ def _scale(name: str, value: object) -> Scale:
     return number
 
 
-def _spread(name: str, scale: Scale, size: int, of: str) -> tuple[float, ...]:
-    """The scale of each of so many numbers."""
+def _spread(scale: Scale, size: int, of: str) -> tuple[float, ...]:
+    """Return one scale for each of `size` numbers."""
     if isinstance(scale, tuple):
         if len(scale) != size:
-            raise ValueError(f"{name}: {of} has {size} numbers, got {len(scale)} scales")
+            raise ValueError(f"std: {of} has {size} numbers, got {len(scale)} scales")
         return scale
     return (scale,) * size
 
 
 class _Channel:
-    """What all channels have in common: numbers that are drawn, and their scales."""
+    """The common interface of all channels."""
 
     def scales(self, machine: Machine) -> tuple[float, ...]:
-        """How far one unit of each number of the disturbance moves what it moves.
+        """Return the distance by which one unit of each number of the disturbance moves its quantity.
 
         Raises:
-            ValueError: the machine cannot take this channel.
+            ValueError: the channel does not fit this environment.
         """
-        raise TypeError(f"{type(self).__name__} says no scales for {machine.name}")
+        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
-        """The channel as values that JSON can hold; `channel_from` reads them back."""
+        """Return the channel as JSON values, which `channel_from` reads."""
         assert dataclasses.is_dataclass(self)
         return {"kind": type(self).__name__, **dataclasses.asdict(self)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Actions(_Channel):
-    """Noise added to every action, before it is cut to the bounds of the action space.
+    """Noise that is added to every action, before the action is clipped to the action space.
 
     Arguments:
-        std: in the units of the action space, one for all entries or one for each.
+        std: standard deviation in the units of the action space; one number, or one for each entry.
 
     Example:
-        >>> Actions(0.1).std
-        0.1
+        >>> import holdfast as hf
+        >>> env = hf.disturb("Pendulum-v1", hf.Actions(0.1), cost={})
+        >>> env.disturbance.channel, env.disturbance.scale
+        ('actions', (0.1,))
     """
 
     std: Scale
@@ -106,20 +130,26 @@ class Actions(_Channel):
         object.__setattr__(self, "std", _scale("std", self.std))
 
     def scales(self, machine: Machine) -> tuple[float, ...]:
-        """One for each entry of the action."""
+        """Return one scale for each entry of the action."""
         if not isinstance(machine.actions, Box):
             raise ValueError(
-                f"channel: the actions of {machine.name} are discrete, so nothing can be added"
+                f"channel: {machine.name} has discrete actions, to which no noise can be added"
             )
-        return _spread("std", self.std, machine.actions.size, f"an action of {machine.name}")
+        return _spread(self.std, machine.actions.size, f"an action of {machine.name}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Observations(_Channel):
-    """Noise added to what the policy sees after a step; critics and adversaries see what is there.
+    """Noise that is added to the observation after a step; critics and adversaries see no noise.
 
     Arguments:
-        std: in the units of the observation, one for all numbers or one for each.
+        std: standard deviation in the units of the observation; one number, or one for each entry.
+
+    Example:
+        >>> import holdfast as hf
+        >>> env = hf.disturb("CartPole-v1", hf.Observations((0.01, 0.1, 0.01, 0.1)), cost={})
+        >>> env.disturbance.scale
+        (0.01, 0.1, 0.01, 0.1)
     """
 
     std: Scale
@@ -128,18 +158,24 @@ class Observations(_Channel):
         object.__setattr__(self, "std", _scale("std", self.std))
 
     def scales(self, machine: Machine) -> tuple[float, ...]:
-        """One for each number that is seen."""
-        return _spread("std", self.std, machine.observations, f"an observation of {machine.name}")
+        """Return one scale for each entry of the observation."""
+        return _spread(self.std, machine.observations, f"an observation of {machine.name}")
 
 
 @dataclasses.dataclass(frozen=True)
 class States(_Channel):
-    """A push of the state itself before every step.
+    """Noise that is added to the state before every step.
 
     Arguments:
-        position: in metres and radians; for an environment without MuJoCo, in the units of its state.
-        velocity: in metres and radians a second; only with MuJoCo, where positions and velocities are
-            apart.
+        position: standard deviation in metres and radians; without MuJoCo, in the units of the state.
+        velocity: standard deviation in metres and radians per second; only with MuJoCo, where positions
+            and velocities are separate.
+
+    Example:
+        >>> import holdfast as hf
+        >>> env = hf.disturb("CartPole-v1", hf.States(0.02), cost={})
+        >>> env.disturbance.size
+        4
     """
 
     position: float = 0.0
@@ -147,17 +183,14 @@ class States(_Channel):
 
     def __post_init__(self) -> None:
         for name in ("position", "velocity"):
-            object.__setattr__(self, name, float(_number(name, getattr(self, name))))
+            object.__setattr__(self, name, _number(name, getattr(self, name)))
         if self.position == 0 and self.velocity == 0:
             raise ValueError("position: expected a number over 0 for position or velocity")
 
     def scales(self, machine: Machine) -> tuple[float, ...]:
-        """One for each axis."""
+        """Return one scale for each value that pushes the state."""
         if not machine.states:
-            raise ValueError(
-                f"channel: the state of {machine.name} cannot be set: it is not MuJoCo's, and the "
-                "environment has neither get_state and set_state nor a vector called state"
-            )
+            raise ValueError(NO_STATE.format(machine.name))
         if machine.is_mujoco:
             axes = machine.states // 2
             return (self.position,) * axes + (self.velocity,) * axes
@@ -170,23 +203,29 @@ class States(_Channel):
 
 @dataclasses.dataclass(frozen=True)
 class Force(_Channel):
-    """A force on a body through every step, at its centre of mass, along the world's axes.
+    """A random force on a body during every step, at its centre of mass.
 
     Arguments:
-        body: its name in the model.
-        std: in newtons, along each axis.
+        body: name of the body in the MuJoCo model.
+        std: standard deviation in newtons, along each axis of the world.
+
+    Example:
+        >>> import holdfast as hf
+        >>> env = hf.disturb("Hopper-v5", hf.Force("torso", 20.0), hf.speed_limit(1.0))
+        >>> env.disturbance.scale
+        (20.0, 20.0, 20.0)
     """
 
     body: str
     std: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "std", float(_number("std", self.std)))
+        object.__setattr__(self, "std", _number("std", self.std))
 
     def scales(self, machine: Machine) -> tuple[float, ...]:
-        """One for each axis."""
+        """Return one scale for each axis."""
         if not machine.is_mujoco:
-            raise ValueError(f"channel: {machine.name} is not MuJoCo's, so no force can push it")
+            raise ValueError(f"channel: {machine.name} does not use MuJoCo, which a force needs")
         if self.body not in machine.bodies:
             known = ", ".join(machine.bodies)
             raise ValueError(f"body: {machine.name} has no {self.body!r}; it has {known}")
@@ -195,28 +234,31 @@ class Force(_Channel):
 
 @dataclasses.dataclass(frozen=True)
 class Parameters(_Channel):
-    """Physical parameters that differ from the model's.
+    """Physical parameters that differ from those of the model.
 
-    A scale of 0.3 says that one standard deviation up multiplies the parameter by 1.3, and one down
-    divides it by that: factors are (1 + scale)^w. A delay is |w| times its scale, in seconds; the action
-    of that long ago is what reaches the machine, a mixture of two where it lies between them.
+    A parameter is multiplied by (1 + scale)^w: with a scale of 0.3, one standard deviation up multiplies
+    it by 1.3, and one down divides it by 1.3. A delay is |w| times its scale, in seconds; the robot
+    receives the action of that time ago, interpolated between the two nearest steps.
 
-    With per="episode" each is drawn once, with the first step, and stays. Then the radius bounds the KL
-    of that one draw and not of every step: such a set is not rectangular, and nature has one say instead
-    of hundreds.
+    With per="episode" each parameter is drawn once, in the first step, and kept. The radius then bounds
+    the KL divergence of that one draw and not of every step: such a set is not rectangular, and the
+    adversary chooses once for each episode.
 
     Arguments:
-        mass: of all bodies, with their inertia.
-        friction: of contacts and joints.
-        damping: of joints.
-        gravity: all of it.
-        gain: of actuators.
-        delay: of actions, in seconds; without MuJoCo, in steps.
-        per: "episode" or "step".
+        mass: scale of the mass of all bodies, with their inertia.
+        friction: scale of the friction of contacts and joints.
+        damping: scale of the damping of joints.
+        gravity: scale of gravity.
+        gain: scale of the strength of actuators.
+        delay: scale of the delay of actions, in seconds; without MuJoCo, in steps.
+        per: "episode" or "step", how often the parameters are drawn.
 
     Example:
-        >>> Parameters(mass=0.3, friction=0.3).drawn
-        {'mass': 0.3, 'friction': 0.3}
+        >>> import holdfast as hf
+        >>> channel = hf.Parameters(mass=0.3, friction=0.3)
+        >>> env = hf.disturb("Hopper-v5", channel, hf.speed_limit(1.0))
+        >>> env.with_parameters(mass=1.3).parameters["friction"]
+        1.0
     """
 
     mass: float = 0.0
@@ -228,37 +270,35 @@ class Parameters(_Channel):
     per: Literal["episode", "step"] = "episode"
 
     def __new__(cls, *args: Any, **given: Any) -> Self:
-        """Refuses a name that is none of these, with those that there are."""
+        """Raise a ValueError that lists the parameters if a name is unknown."""
         del args
         for name in given:
-            if name not in (*PARAMETERS, DELAY, "per"):
-                known = ", ".join((*PARAMETERS, DELAY))
+            if name not in (*_DRAWABLE, "per"):
+                known = ", ".join(_DRAWABLE)
                 raise ValueError(f"{name}: not a physical parameter; there are {known}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for name in (*PARAMETERS, DELAY):
-            object.__setattr__(self, name, float(_number(name, getattr(self, name))))
+        for name in _DRAWABLE:
+            object.__setattr__(self, name, _number(name, getattr(self, name)))
         if self.per not in ("episode", "step"):
             raise ValueError(f"per: expected 'episode' or 'step', got {self.per!r}")
         if not self.drawn:
-            raise ValueError(
-                f"channel: expected a scale over 0 for one of {', '.join((*PARAMETERS, DELAY))}"
-            )
+            raise ValueError(f"channel: expected a scale over 0 for one of {', '.join(_DRAWABLE)}")
 
     @property
     def drawn(self) -> dict[str, float]:
-        """The parameters that vary, and their scales."""
-        every = {name: getattr(self, name) for name in (*PARAMETERS, DELAY)}
+        """The scales of the parameters that vary."""
+        every = {name: getattr(self, name) for name in _DRAWABLE}
         return {name: scale for name, scale in every.items() if scale > 0}
 
     def scales(self, machine: Machine) -> tuple[float, ...]:
-        """One for each parameter that varies."""
+        """Return one scale for each parameter that varies."""
         for name in self.drawn:
             if name not in machine.parameters:
-                known = ", ".join(machine.parameters) or "nothing"
+                known = ", ".join(machine.parameters) or "none"
                 raise ValueError(
-                    f"{name}: cannot be changed in {machine.name}, where one can change {known}"
+                    f"{name}: not a parameter that {machine.name} can change; it can change: {known}"
                 )
         return tuple(self.drawn.values())
 
@@ -269,35 +309,28 @@ KINDS: dict[str, type[Channel]] = {
 }
 
 
-def _number(name: str, value: object) -> float:
-    scale = _scale(name, value)
-    if isinstance(scale, tuple):
-        raise ValueError(f"{name}: expected one number, got {value!r}")
-    return scale
-
-
 def channels_of(given: Channel | Sequence[Channel] | None) -> tuple[Channel, ...]:
-    """Channels from one, several or none.
+    """Return a tuple of channels from one channel, several or None.
 
     Raises:
-        TypeError: something is not a channel.
-        ValueError: a kind comes twice.
+        TypeError: an element is not a channel.
+        ValueError: a kind of channel is given twice.
     """
     every = () if given is None else (given,) if isinstance(given, _Channel) else tuple(given)
+    kinds = []
     for channel in every:
         if not isinstance(channel, _Channel):
             known = ", ".join(f"hf.{name}" for name in KINDS)
             raise TypeError(f"channel: expected one of {known}, got {channel!r}")
-    kinds = [type(c).__name__ for c in every if not isinstance(c, Force)]
-    kinds += [f"Force on {c.body}" for c in every if isinstance(c, Force)]
-    for kind in kinds:
-        if kinds.count(kind) > 1:
-            raise ValueError(f"channel: {kind} is given twice")
+        kind = type(channel).__name__
+        kinds.append(f"{kind} on {channel.body}" if isinstance(channel, Force) else kind)
+        if kinds.count(kinds[-1]) > 1:
+            raise ValueError(f"channel: {kinds[-1]} is given twice")
     return every
 
 
 def channel_from(description: Mapping[str, Any]) -> Channel:
-    """The channel that `describe` wrote down.
+    """Return the channel that `describe` described.
 
     Example:
         >>> channel_from(Force("torso", 20).describe())
@@ -310,10 +343,10 @@ def channel_from(description: Mapping[str, Any]) -> Channel:
 
 
 def from_text(texts: Sequence[str]) -> tuple[Channel, ...]:
-    """Channels as the command line has them: a kind, then numbers and name=number.
+    """Return channels from the command line: a kind, then numbers and name=number.
 
     Raises:
-        ValueError: a text says no channel; the message has it.
+        ValueError: a text does not describe a channel.
 
     Example:
         >>> from_text(["parameters mass=0.3 per=step", "force torso 20"])[0].mass

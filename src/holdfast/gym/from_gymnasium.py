@@ -1,4 +1,4 @@
-"""Gymnasium's toy-text environments as models, read off their own tables."""
+"""Models from the transition tables of Gymnasium's toy-text environments."""
 
 from __future__ import annotations
 
@@ -25,38 +25,36 @@ def from_gymnasium(
     constraints: Sequence[Constraint] = (),
     uncertainty: UncertaintySet | None = None,
 ) -> RobustCMDP:
-    """Reads the table of a toy-text environment such as FrozenLake, Taxi or CliffWalking.
+    """Return the model of a toy-text environment such as FrozenLake, Taxi or CliffWalking.
 
-    Such an environment has `env.unwrapped.P[s][a]`, a list of outcomes (probability, next state,
+    Such an environment has a table `env.unwrapped.P[s][a]`, a list of outcomes (probability, next state,
     reward, terminated). The outcomes become the model's successor lists, in the same order.
 
-    An outcome marked terminated goes to an absorbing state that pays nothing, whatever the table
-    says leaves it. A state in which episodes end, and which no unfinished episode can start in or
-    enter, is made absorbing in place, so that states keep the environment's numbers. An ending in
-    any other state goes to one further state, appended at index S. Constraints pay nothing in
-    absorbing states either, whatever their signals say there, and a radius given for each (s, a)
-    is zero in the appended state.
+    An outcome marked terminated leads to an absorbing state without reward. A state in which episodes
+    end, and which no unfinished episode can start in or enter, becomes absorbing itself, so that
+    states keep the environment's numbers. An episode that ends in any other state leads to one
+    additional state, with index S. Constraints have no cost or utility in absorbing states, whatever
+    their signals say there, and a radius given for each (s, a) is zero in the additional state.
 
-    The time limit of an environment is not in its table and is left out; the discount takes its
-    place.
+    The table has no time limit, and neither has the model; the discount takes its place.
 
     Arguments:
         env: the environment, or its id.
-        discount: in [0, 1).
-        initial: (S,) initial distribution; if left out, the environment's own
-            `initial_state_distrib`.
-        constraints: made by `at_least` and `at_most`. Signals are (S, A), or (S, A, K) with K the
-            length of the longest list: entry k belongs to outcome k of `P[s][a]`. S counts the
-            environment's own states.
-        uncertainty: the set of kernels that nature may choose from; none if left out.
+        discount: discount in [0, 1).
+        initial: initial distribution, (S,); by default the environment's `initial_state_distrib`.
+        constraints: constraints from `at_least` and `at_most`. Signals are (S, A), or (S, A, K) with K
+        the
+            length of the longest list: entry k belongs to outcome k of `P[s][a]`. S is the number of the
+            environment's states.
+        uncertainty: uncertainty set; None for the nominal kernel only.
 
     Returns:
-        A model with successor lists, shorter ones filled up with outcomes of probability zero. Its
-        reward is (S, A) if no reward depends on the outcome, and (S, A, K) otherwise.
+        A model with successor lists; shorter lists end with outcomes of probability zero. Its reward is
+        (S, A) if no reward depends on the outcome, and (S, A, K) otherwise.
 
     Raises:
-        ValueError: the environment has no such table, or it has no initial distribution and none
-            was given.
+        ValueError: the environment has no table, or neither the environment nor the argument gives an
+            initial distribution.
 
     Example:
         >>> import holdfast as hf
@@ -75,11 +73,11 @@ def from_gymnasium(
     name = env.spec.id if env.spec else type(env).__name__
     table = getattr(env.unwrapped, "P", None)
     if table is None:
-        raise ValueError(f"env: {name} has no table of transitions P")
+        raise ValueError(f"env: {name} has no transition table P")
     if initial is None:
         initial = getattr(env.unwrapped, "initial_state_distrib", None)
     if initial is None:
-        raise ValueError(f"initial: {name} has no initial_state_distrib, so initial= is needed")
+        raise ValueError(f"initial: {name} has no initial_state_distrib; pass initial=")
     probabilities, successors, reward, terminated = np.moveaxis(_outcomes(name, table), -1, 0)
     kernel = Kernel(successors.astype(int), probabilities)
     endless = RobustCMDP(
@@ -100,7 +98,7 @@ def _outcomes(name: str, table: Any) -> Float[np.ndarray, "S A K 4"]:
     filled = np.zeros((len(lists), longest, 4))
     for row, outcomes in zip(filled, lists, strict=True):
         row[: len(outcomes)] = outcomes
-        # Repeating an outcome of the row, not some other one, adds no successor and no reward.
+        # Padding repeats an outcome of the row, so it adds no successor and no reward.
         row[len(outcomes) :, 1:] = outcomes[0, 1:]
     return filled.reshape(states, actions, longest, 4)
 
@@ -123,7 +121,7 @@ def _outcome_list(name: str, table: Any, s: int, a: int) -> Float[np.ndarray, "K
 def _with_endings(
     model: RobustCMDP, kernel: Kernel, terminated: Bool[np.ndarray, "S A K"]
 ) -> RobustCMDP:
-    """The model in which every terminated outcome leads to an absorbing state that pays nothing."""
+    """Return the model in which terminated outcomes lead to absorbing states without reward."""
     possible = kernel.probabilities > 0
     started_in = np.asarray(model.initial) > 0
     absorbing = _absorbing(
@@ -147,8 +145,8 @@ def _with_endings(
         uncertainty.upper
     ):
         raise ValueError(
-            "uncertainty: bounds given as arrays do not fit a table with absorbing states added; "
-            "make the model without them, then use model.replace(uncertainty=…)"
+            "uncertainty: array bounds do not fit a table with additional absorbing states; make the "
+            "model without them, then use model.replace(uncertainty=…)"
         )
     if np.ndim(uncertainty.radius):
         uncertainty = dataclasses.replace(uncertainty, radius=_padded(uncertainty.radius, extra))
@@ -170,12 +168,11 @@ def _absorbing(
     goes_on: Bool[np.ndarray, "S A K"],
     started_in: Bool[np.ndarray, " S"],
 ) -> Bool[np.ndarray, " S"]:
-    """The states in which episodes end and no unfinished episode can be."""
+    """Return the states in which episodes end and which no unfinished episode can enter."""
     absorbing = np.zeros(len(started_in), bool)
     absorbing[successors[ends]] = True
     absorbing &= ~started_in
-    # What the table says leaves an absorbing state does not count, so each state that is dropped
-    # may drop others.
+    # Transitions out of an absorbing state do not count, so removing one state may remove others.
     while True:
         entered = np.zeros(len(started_in), bool)
         entered[successors[goes_on & ~absorbing[:, None, None]]] = True
@@ -191,7 +188,7 @@ def _padded(array: np.ndarray, extra: int) -> np.ndarray:
 def _without_outcomes(
     reward: Float[np.ndarray, "S A K"], probabilities: Float[np.ndarray, "S A K"]
 ) -> Float[np.ndarray, "..."]:
-    """The reward as (S, A) where it is the same for every possible outcome of each pair."""
+    """Return the reward as (S, A) if it does not depend on the outcome, and as (S, A, K) otherwise."""
     highest = np.where(probabilities > 0, reward, -np.inf).max(-1)
     lowest = np.where(probabilities > 0, reward, np.inf).min(-1)
     return highest if (highest == lowest).all() else reward

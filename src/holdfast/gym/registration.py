@@ -1,7 +1,7 @@
 """Holdfast's environments in Gymnasium's registry, as `holdfast/Name-v0`.
 
-`import holdfast` calls `register`: Gymnasium 1.x looks for no plugins by itself. Nothing heavier than
-Gymnasium is imported before an environment is made.
+`import holdfast` calls `register`, since Gymnasium 1.x does not look for plugins. It imports Gymnasium
+only; the rest is imported when an environment is made.
 """
 
 from __future__ import annotations
@@ -15,50 +15,39 @@ _TASK = "holdfast.gym.mujoco.task_env:TaskEnv"
 _VELOCITY = "holdfast.gym.mujoco.velocity:make"
 
 
-class Entry(NamedTuple):
-    """How an environment is made.
-
-    Attributes:
-        maker: what makes it.
-        arguments: for it.
-        steps: after which an episode is cut.
-    """
+class EnvironmentEntry(NamedTuple):
+    """Import string, arguments and time limit of a registered environment."""
 
     maker: str
     arguments: dict[str, str]
     steps: int
 
-    @property
-    def needs_mujoco(self) -> bool:
-        """Whether its physics is MuJoCo's."""
-        return self.maker in (_TASK, _VELOCITY)
 
-
-# By what follows "holdfast/".
-ENVIRONMENTS: dict[str, Entry] = {
-    "Gambler": Entry(_TABLE, {"model": "gambler"}, 200),
-    "NChain": Entry(_TABLE, {"model": "n-chain"}, 200),
-    "FrozenLake": Entry(_TABLE, {"model": "frozen-lake"}, 200),
-    "PointGather": Entry(_SIMULATOR, {"simulator": "point-gather"}, 15),
-    "PointCircle": Entry(_TASK, {"task": "point-circle"}, 200),
-    "AntCircle": Entry(_TASK, {"task": "ant-circle"}, 500),
-    "AntGather": Entry(_TASK, {"task": "ant-gather"}, 500),
+# By the part of the id after "holdfast/".
+ENVIRONMENTS: dict[str, EnvironmentEntry] = {
+    "Gambler": EnvironmentEntry(_TABLE, {"model": "gambler"}, 200),
+    "NChain": EnvironmentEntry(_TABLE, {"model": "n-chain"}, 200),
+    "FrozenLake": EnvironmentEntry(_TABLE, {"model": "frozen-lake"}, 200),
+    "PointGather": EnvironmentEntry(_SIMULATOR, {"simulator": "point-gather"}, 15),
+    "PointCircle": EnvironmentEntry(_TASK, {"task": "point-circle"}, 200),
+    "AntCircle": EnvironmentEntry(_TASK, {"task": "ant-circle"}, 500),
+    "AntGather": EnvironmentEntry(_TASK, {"task": "ant-gather"}, 500),
     **{
-        f"{robot}Velocity": Entry(_VELOCITY, {"task": f"{robot}-v5"}, 1000)
+        f"{robot}Velocity": EnvironmentEntry(_VELOCITY, {"task": f"{robot}-v5"}, 1000)
         for robot in ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Swimmer")
     },
 }
 
 
 def register() -> None:
-    """Adds what is not there yet."""
+    """Register the environments that are not registered yet."""
     from gymnasium.envs.registration import register, registry
 
     has_mujoco = importlib.util.find_spec("mujoco") is not None
     for name, entry in ENVIRONMENTS.items():
         identity = f"holdfast/{name}-v0"
         if identity not in registry:
-            can_be_made = has_mujoco or not entry.needs_mujoco
+            can_be_made = has_mujoco or entry.maker not in (_TASK, _VELOCITY)
             register(
                 id=identity,
                 entry_point=entry.maker if can_be_made else f"{__name__}:without_mujoco",
@@ -68,12 +57,8 @@ def register() -> None:
 
 
 def without_mujoco(**arguments: Any) -> NoReturn:
-    """Stands for what cannot be made.
-
-    Raises:
-        ImportError: always.
-    """
+    """Raise an ImportError that says how to install MuJoCo."""
     raise ImportError(
-        f"task: {arguments.get('task', 'this')} needs MuJoCo, which is not installed; "
+        f"task: {arguments.get('task')} needs MuJoCo, which is not installed; "
         "pip install holdfast[mujoco]"
     )

@@ -5,7 +5,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from holdfast.gym.hosts.layout import PARAMETERS
+from holdfast.gym.hosts.host import PARAMETERS
 from holdfast.gym.hosts.physics import Physics, body_ids, body_names
 
 ARM = """
@@ -164,7 +164,7 @@ def test_bodies_are_found_by_name_and_an_unknown_one_is_told_the_others():
 def test_a_parameter_with_nothing_to_act_on_is_refused(name, parameter, reason):
     physics = Physics(model_of(name), name)
     assert parameter not in physics.adjustable
-    with pytest.raises(ValueError, match=f"^{parameter}: {name} has {reason}.*one can change mass"):
+    with pytest.raises(ValueError, match=f"^{parameter}: {name} has {reason}.*adjustable: mass"):
         physics.check_parameters((parameter,))
 
 

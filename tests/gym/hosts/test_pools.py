@@ -1,4 +1,4 @@
-"""Pools of environments: the same to the bit wherever they are stepped, and clear about accidents."""
+"""Hosts of Gymnasium environments: the same results in every process, and clear reports of failures."""
 
 import gc
 import os
@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from holdfast.gym.hosts.costs import Costs, speed_limit
-from holdfast.gym.hosts.layout import Layout
-from holdfast.gym.hosts.pools import AsyncPool, HostError, SyncPool
-from holdfast.gym.hosts.wrapper import Disturbed
+from holdfast.gym.costs import Costs, speed_limit
+from holdfast.gym.hosts.host import DisturbanceLayout
+from holdfast.gym.hosts.pools import AsyncHost, HostError, SyncHost
+from holdfast.gym.hosts.wrapper import DisturbedEnv
 
 FREE = Costs.resolve({})
 
@@ -69,27 +69,39 @@ def is_running(process):
     return True
 
 
-def pools(make, layout=None, costs=FREE, workers=2, **arguments):
-    layout = Layout() if layout is None else layout
-    return (
-        SyncPool(make, layout, costs, **arguments),
-        AsyncPool(make, layout, costs, workers=workers, **arguments),
-    )
+def probe_of(make, layout=None, costs=FREE, name=None):
+    return DisturbedEnv(make(), layout, costs, name)
 
 
-def played(pool, seeds, actions, commands):
-    """All that a pool says, with a copy dead from the step on after which it is terminated."""
-    seen = [pool.reset(seeds)]
-    alive = np.ones(len(seeds), bool)
+def hosts(make, layout=None, costs=FREE, name=None, workers=2):
+    probe = probe_of(make, layout, costs, name)
+    return SyncHost(make, probe), AsyncHost(make, probe, workers)
+
+
+def step(host, reply, actions, over=None, commands=None):
+    rows = len(reply.rewards)
+    over = np.zeros(rows, bool) if over is None else over
+    commands = np.zeros((rows, 0)) if commands is None else commands
+    return host.step(reply.place, np.asarray(actions), commands, over)
+
+
+def reset(host, *seeds):
+    return host.reset(np.array(seeds, np.uint32))
+
+
+def played(host, seeds, actions, commands):
+    """Return all replies; a copy is over from the step on after which it is terminated."""
+    reply = host.reset(seeds)
+    seen, over = [reply.observations], np.zeros(len(seeds), bool)
     for action, command in zip(actions, commands, strict=True):
-        found = pool.step(action, command, alive)
-        seen.extend(found)
-        alive = alive & ~found.terminated
+        reply = step(host, reply, action, over, command)
+        seen += [reply.observations, reply.rewards, reply.costs, reply.terminated]
+        over = over | reply.terminated
     return seen
 
 
 def played_by_hand(make, layout, costs, seeds, actions, commands):
-    environments = [Disturbed(make(), layout, costs) for _ in seeds]
+    environments = [DisturbedEnv(make(), layout, costs) for _ in seeds]
     pairs = zip(environments, seeds, strict=True)
     last = np.stack([env.reset(seed=int(seed))[0] for env, seed in pairs])
     seen, over = [last], np.zeros(len(seeds), bool)
@@ -113,18 +125,18 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("case", ["cheetah", "cart-pole", "room"])
-def test_pools_and_a_plain_loop_say_the_same_to_the_bit_while_copies_come_and_go(case):
+def test_hosts_and_a_plain_loop_give_equal_results_while_the_number_of_copies_changes(case):
     rng = np.random.default_rng(0)
     make, layout, costs = {
         "cheetah": (
             cheetah,
-            Layout(18, ("torso",), ("mass", "friction")),
+            DisturbanceLayout(18, ("torso",), ("mass", "friction")),
             Costs.resolve({"speed": speed_limit(0.1), "control": "reward_ctrl"}),
         ),
-        "cart-pole": (cart_pole, Layout(4), FREE),
-        "room": (lambda: Room("cut"), Layout(), Costs.resolve(None)),
+        "cart-pole": (cart_pole, DisturbanceLayout(4), FREE),
+        "room": (lambda: Room("cut"), DisturbanceLayout(), Costs.resolve(None)),
     }[case]
-    sync, workers = pools(make, layout, costs, copies=3)
+    sync, workers = hosts(make, layout, costs)
     for copies, steps in ((3, 12), (7, 25), (1, 5), (5, 12)):
         seeds = rng.integers(0, 20, copies).astype(np.uint32)
         size = (steps, copies)
@@ -137,128 +149,131 @@ def test_pools_and_a_plain_loop_say_the_same_to_the_bit_while_copies_come_and_go
         expected = played_by_hand(make, layout, costs, seeds, actions, commands)
         assert_same(played(sync, seeds, actions, commands), expected)
         assert_same(played(workers, seeds, actions, commands), expected)
-        if copies == 7 and case != "cheetah":
-            # Some episodes were over before the others.
-            assert expected[-1].any()
+        if copies == 7:
+            # Some episodes end before the others; a cheetah never terminates.
+            assert expected[-1].any() == (case != "cheetah")
             assert not expected[4].all()
     sync.close()
     workers.close()
 
 
-def test_a_copy_that_is_not_alive_is_left_as_it_is():
-    for pool in pools(cart_pole):
-        first = pool.reset(np.arange(4, dtype=np.uint32))
-        alive = np.array([True, False, True, False])
-        found = pool.step([1, 1, 0, 0], np.zeros((4, 0)), alive)
-        np.testing.assert_array_equal(found.rewards, alive)
-        np.testing.assert_array_equal((found.observations != first).any(1), alive)
+@pytest.fixture(scope="module")
+def cart_poles():
+    """A host of each kind, which the tests reset."""
+    both = hosts(cart_pole)
+    yield both
+    for host in both:
+        host.close()
+
+
+def test_a_copy_whose_episode_is_over_stays_where_it_is(cart_poles):
+    for host in cart_poles:
+        first = reset(host, 0, 1, 2, 3)
+        over = np.array([False, True, False, True])
+        found = step(host, first, [1, 1, 0, 0], over)
+        np.testing.assert_array_equal(found.rewards, ~over)
+        np.testing.assert_array_equal((found.observations != first.observations).any(1), ~over)
         assert not found.terminated.any()
-        # It goes on from where it was.
-        later = pool.step([1, 1, 0, 0], np.zeros((4, 0)), ~alive)
+        later = step(host, found, [1, 1, 0, 0], ~over)
         np.testing.assert_array_equal(later.observations[0], found.observations[0])
-        assert (later.observations[1] != first[1]).any()
-        pool.close()
+        assert (later.observations[1] != first.observations[1]).any()
 
 
-def test_an_episode_that_is_over_stays_so_until_the_next_begins():
-    nobody = np.zeros(2, bool)
-    for pool in pools(lambda: Room("cut"), costs=Costs.resolve(None)):
-        pool.reset(np.array([1, 5], np.uint32))
-        pool.step([0, 0], np.zeros((2, 0)), ~nobody)
-        found = pool.step([0, 0], np.zeros((2, 0)), nobody)
-        np.testing.assert_array_equal(found.terminated, [True, False])
-        pool.reset(np.array([1, 5], np.uint32))
-        assert not pool.step([0, 0], np.zeros((2, 0)), nobody).terminated.any()
-        pool.close()
+def test_a_terminated_episode_stays_terminated_until_the_next_reset():
+    everybody = np.ones(2, bool)
+    for host in hosts(lambda: Room("cut"), costs=Costs.resolve(None)):
+        first = step(host, reset(host, 1, 5), [0, 0])
+        np.testing.assert_array_equal(first.terminated, [True, False])
+        np.testing.assert_array_equal(step(host, first, [0, 0], everybody).terminated, [1, 0])
+        assert not step(host, reset(host, 1, 5), [0, 0], everybody).terminated.any()
+        host.close()
 
 
-def test_what_a_pool_gave_is_not_written_over():
-    for pool in pools(cart_pole):
-        first = pool.reset(np.arange(2, dtype=np.uint32))
-        kept = first.copy()
-        found = pool.step([1, 1], np.zeros((2, 0)), np.ones(2, bool))
+def test_replies_are_not_overwritten_by_later_steps(cart_poles):
+    for host in cart_poles:
+        first = reset(host, 0, 1)
+        kept = first.observations.copy()
+        found = step(host, first, [1, 1])
         again = found.observations.copy()
-        pool.step([1, 1], np.zeros((2, 0)), np.ones(2, bool))
-        np.testing.assert_array_equal(first, kept)
+        step(host, found, [1, 1])
+        np.testing.assert_array_equal(first.observations, kept)
         np.testing.assert_array_equal(found.observations, again)
-        pool.close()
 
 
-def test_as_many_copies_are_stepped_as_were_reset():
-    pool = SyncPool(cart_pole, Layout(), FREE)
-    pool.reset(np.arange(2))
-    with pytest.raises(ValueError, match=r"^alive: the last reset was of 2 copies, got 3"):
-        pool.step([0, 0, 0], np.zeros((3, 0)), np.ones(3, bool))
+def test_a_step_from_an_earlier_place_is_refused():
+    host = SyncHost(cart_pole, probe_of(cart_pole))
+    first = reset(host, 0, 1)
+    step(host, first, [0, 0])
+    with pytest.raises(RuntimeError, match=r"^CartPole-v1: a step from an earlier state"):
+        step(host, first, [0, 0])
 
 
-def test_an_environment_that_raises_is_reported_with_its_traceback():
-    for pool in pools(lambda: Room("raise"), costs=Costs.resolve(None), name="Room-v0"):
-        processes = getattr(pool, "processes", ())
-        pool.reset(np.array([1, 2, 3, 7], np.uint32))
+def test_an_environment_that_raises_is_reported_with_its_traceback_and_can_be_reset():
+    costs = Costs.resolve(None)
+    for host in hosts(lambda: Room("raise"), costs=costs, name="Room-v0"):
+        first = reset(host, 1, 2, 3, 7)
+        processes = getattr(host, "processes", ())
         with pytest.raises(HostError, match=r"^Room-v0: copy 3( in worker 1)? raised") as caught:
-            pool.step([0] * 4, np.zeros((4, 0)), np.ones(4, bool))
+            step(host, first, [0] * 4)
         assert "OSError: the roof came down" in str(caught.value)
         assert 'raise OSError("the roof' in str(caught.value)
         assert not any(map(is_running, processes))
-        with pytest.raises(HostError, match=r"^Room-v0: its environments are closed"):
-            pool.reset(np.arange(2))
-        pool.close()
+        np.testing.assert_array_equal(step(host, reset(host, 1, 2), [0, 0]).costs, 0.5)
+        host.close()
 
 
 def test_an_environment_that_cannot_be_made_is_reported_with_its_traceback():
     def broken():
         raise OSError("no such machine")
 
-    for kind in (SyncPool, AsyncPool):
+    probe = probe_of(cart_pole, name="Machine")
+    for host in (SyncHost(broken, probe), AsyncHost(broken, probe, 1)):
         with pytest.raises(
             HostError, match=r"(?s)^Machine: copy 0.* raised.*OSError: no such mach"
         ):
-            kind(broken, Layout(), FREE, name="Machine")
+            reset(host, 0)
 
 
-def test_a_worker_that_ends_by_itself_is_noticed():
-    pool = AsyncPool(lambda: Room("exit"), Layout(), FREE, workers=2, name="Room-v0")
-    pool.reset(np.array([7, 1], np.uint32))
-    with pytest.raises(HostError, match=r"^Room-v0: worker 0 \(process \d+\) ended with status 3"):
-        pool.step([0, 0], np.zeros((2, 0)), np.ones(2, bool))
-    assert not any(map(is_running, pool.processes))
+def test_a_worker_that_exits_is_noticed():
+    _, host = hosts(lambda: Room("exit"), name="Room-v0")
+    first = reset(host, 7, 1)
+    processes = host.processes
+    with pytest.raises(HostError, match=r"^Room-v0: worker 0 \(process \d+\) exited with status 3"):
+        step(host, first, [0, 0])
+    assert not any(map(is_running, processes))
 
 
-def test_a_worker_that_is_killed_is_noticed_at_once_and_leaves_nothing_behind():
-    pool = AsyncPool(cart_pole, Layout(), FREE, workers=2, name="CartPole-v1")
-    pool.reset(np.arange(4, dtype=np.uint32))
-    os.kill(pool.processes[1], signal.SIGKILL)
+def test_a_worker_that_is_killed_is_noticed_at_once_and_leaves_no_process():
+    _, host = hosts(cart_pole, name="CartPole-v1")
+    first = reset(host, 0, 1, 2, 3)
+    processes = host.processes
+    os.kill(processes[1], signal.SIGKILL)
     began = time.monotonic()
-    with pytest.raises(HostError, match=r"^CartPole-v1: worker 1 .* was ended by signal 9"):
-        pool.step([0] * 4, np.zeros((4, 0)), np.ones(4, bool))
+    with pytest.raises(HostError, match=r"^CartPole-v1: worker 1 .* was killed by signal 9"):
+        step(host, first, [0] * 4)
     assert time.monotonic() - began < 3
-    assert not any(map(is_running, pool.processes))
+    assert not any(map(is_running, processes))
 
 
-def test_a_worker_that_hangs_is_ended_with_the_pool(monkeypatch):
+def test_a_worker_that_hangs_is_killed_when_the_host_closes(monkeypatch):
     monkeypatch.setattr("holdfast.gym.hosts.pools._PATIENCE", 0.2)
-    pool = AsyncPool(lambda: Room("hang"), Layout(), FREE, workers=2, name="Room-v0")
-    pool.reset(np.array([1, 7], np.uint32))
-    os.kill(pool.processes[0], signal.SIGKILL)
+    _, host = hosts(lambda: Room("hang"), name="Room-v0")
+    first = reset(host, 1, 7)
+    processes = host.processes
+    os.kill(processes[0], signal.SIGKILL)
     with pytest.raises(HostError, match="worker 0"):
-        pool.step([0, 0], np.zeros((2, 0)), np.ones(2, bool))
-    assert not any(map(is_running, pool.processes))
+        step(host, first, [0, 0])
+    assert not any(map(is_running, processes))
 
 
-def test_workers_do_not_mind_an_interrupt():
-    pool = AsyncPool(cart_pole, Layout(), FREE, workers=1)
-    pool.reset(np.arange(2, dtype=np.uint32))
-    os.kill(pool.processes[0], signal.SIGINT)
-    found = pool.step([0, 0], np.zeros((2, 0)), np.ones(2, bool))
-    np.testing.assert_array_equal(found.rewards, 1)
-    pool.close()
-
-
-def test_a_pool_that_nobody_holds_is_closed():
-    pool = AsyncPool(cart_pole, Layout(), FREE, workers=1)
-    processes = pool.processes
+def test_workers_ignore_an_interrupt_and_end_with_their_host():
+    _, host = hosts(cart_pole, workers=1)
+    first = reset(host, 0, 1)
+    processes = host.processes
+    os.kill(processes[0], signal.SIGINT)
+    np.testing.assert_array_equal(step(host, first, [0, 0]).rewards, 1)
     assert all(map(is_running, processes))
-    del pool
+    del host
     gc.collect()
     assert not any(map(is_running, processes))
 
@@ -266,9 +281,10 @@ def test_a_pool_that_nobody_holds_is_closed():
 SCRIPT = """
 import os, signal, sys
 import gymnasium, numpy as np
-from holdfast.gym.hosts.costs import Costs
-from holdfast.gym.hosts.layout import Layout
-from holdfast.gym.hosts.pools import AsyncPool
+import rooms
+from holdfast.gym.costs import Costs
+from holdfast.gym.hosts.pools import AsyncHost
+from holdfast.gym.hosts.wrapper import DisturbedEnv
 
 print("begun")
 
@@ -277,10 +293,12 @@ class Own(gymnasium.Wrapper):
         found = self.env.step(action)
         return (*found[:4], {"cost": 3.0 + ("jax" in sys.modules)})
 
-pool = AsyncPool(lambda: Own(gymnasium.make("CartPole-v1")), Layout(), Costs.resolve(None), workers=2)
-pool.reset(np.arange(2))
-print(pool.step([0, 1], np.zeros((2, 0)), np.ones(2, bool)).costs.tolist())
-print(*pool.processes, flush=True)
+make = lambda: Own(rooms.make())
+host = AsyncHost(make, DisturbedEnv(make(), costs=Costs.resolve(None)), workers=2)
+first = host.reset(np.arange(2))
+over = np.zeros(2, bool)
+print(host.step(first.place, np.array([0, 1]), np.zeros((2, 0)), over).costs.tolist())
+print(*host.processes, flush=True)
 if sys.argv[1] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -288,10 +306,16 @@ if sys.argv[1] == "killed":
 
 @pytest.mark.parametrize("end", ["ended", "killed"])
 def test_a_script_needs_no_guard_and_leaves_no_process_behind(tmp_path, end):
+    """Workers import modules beside the script, though the script runs in another folder."""
+    (tmp_path / "rooms.py").write_text(
+        "import gymnasium\n\n\ndef make():\n    return gymnasium.make('CartPole-v1').unwrapped\n"
+    )
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
+    (tmp_path / "elsewhere").mkdir()
     found = subprocess.run(
         [sys.executable, script, end],
+        cwd=tmp_path / "elsewhere",
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -306,38 +330,3 @@ def test_a_script_needs_no_guard_and_leaves_no_process_behind(tmp_path, end):
     while any(is_running(int(process)) for process in processes):
         assert time.monotonic() < patience
         time.sleep(0.05)
-
-
-def test_there_is_at_least_one_worker():
-    with pytest.raises(ValueError, match=r"^workers: expected at least 1, got 0"):
-        AsyncPool(cart_pole, Layout(), FREE, workers=0)
-
-
-def test_workers_find_modules_beside_the_users_script(tmp_path):
-    (tmp_path / "rooms.py").write_text(
-        "import gymnasium\n\n\ndef make():\n    return gymnasium.make('CartPole-v1').unwrapped\n"
-    )
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import rooms
-            from holdfast.gym.hosts.costs import Costs
-            from holdfast.gym.hosts.layout import Layout
-            from holdfast.gym.hosts.pools import AsyncPool
-
-            pool = AsyncPool(rooms.make, Layout(), Costs.resolve({}), workers=1)
-            print(len(pool.processes))
-            pool.close()
-            """
-        )
-    )
-    (tmp_path / "elsewhere").mkdir()
-    found = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path / "elsewhere",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.stdout.strip() == "1", found.stderr

@@ -5,15 +5,16 @@ import mujoco
 import numpy as np
 import pytest
 
-from holdfast.gym.hosts.costs import Costs
-from holdfast.gym.hosts.layout import PARAMETERS, Layout
-from holdfast.gym.hosts.wrapper import Disturbed
+from holdfast.gym.costs import Costs
+from holdfast.gym.hosts.host import PARAMETERS
+from holdfast.gym.hosts.host import DisturbanceLayout as Layout
+from holdfast.gym.hosts.wrapper import DisturbedEnv
 
 FREE = Costs.resolve({})
 
 
 def disturbed(name, layout=None, costs=FREE):
-    return Disturbed(gymnasium.make(name, max_episode_steps=-1), layout, costs)
+    return DisturbedEnv(gymnasium.make(name, max_episode_steps=-1), layout, costs)
 
 
 def command(layout, state=0.0, forces=0.0, factors=1.0):
@@ -270,6 +271,6 @@ def test_a_world_that_is_built_anew_is_disturbed_all_the_same():
             return self.env.reset(**arguments)
 
     layout = Layout(parameters=("gain",))
-    env = Disturbed(Rebuilt(gymnasium.make("InvertedPendulum-v5")), layout, FREE)
+    env = DisturbedEnv(Rebuilt(gymnasium.make("InvertedPendulum-v5")), layout, FREE)
     calm = episode(env, [[2.0]] * 3, [command(layout)] * 3)
     assert not np.array_equal(calm, episode(env, [[2.0]] * 3, [command(layout, factors=0.0)] * 3))

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from holdfast.gym.hosts.costs import Costs, speed_limit
-from holdfast.gym.hosts.layout import Layout
-from holdfast.gym.hosts.wrapper import BoxActions, DiscreteActions, Disturbed
+from holdfast.gym.costs import Costs, speed_limit
+from holdfast.gym.hosts.host import DisturbanceLayout as Layout
+from holdfast.gym.hosts.wrapper import DisturbedEnv
 
 FREE = Costs.resolve({})
 
 
 def disturbed(name, layout=None, costs=FREE):
-    return Disturbed(gymnasium.make(name, max_episode_steps=-1), layout, costs)
+    return DisturbedEnv(gymnasium.make(name, max_episode_steps=-1), layout, costs)
 
 
 def actions_of(env, steps, seed=0):
@@ -51,19 +51,19 @@ class Six(gymnasium.Env):
 
 
 def test_a_step_of_six_values_has_its_cost_in_the_middle():
-    env = Disturbed(Six())
+    env = DisturbedEnv(Six())
     env.reset(seed=0)
     found = env.step([1, 2])
     assert len(found) == 5
     np.testing.assert_array_equal(found[4]["costs"], [0.25])
-    other = Disturbed(Six(), costs=Costs.resolve({"a": "cost_sum", "b": "cost"}))
+    other = DisturbedEnv(Six(), costs=Costs.resolve({"a": "cost_sum", "b": "cost"}))
     other.reset(seed=0)
     np.testing.assert_array_equal(other.step([1, 2])[4]["costs"], [7.0, 0.25])
 
 
 def test_dicts_are_laid_out_flat_and_actions_get_their_form_back():
     inner = Six()
-    env = Disturbed(inner)
+    env = DisturbedEnv(inner)
     first, _ = env.reset(seed=0)
     place = inner.place.ravel()
     np.testing.assert_array_equal(first, np.float32([*place, 1, 0, 0]))
@@ -75,11 +75,11 @@ def test_dicts_are_laid_out_flat_and_actions_get_their_form_back():
     np.testing.assert_array_equal(second[4:], [0, 0, 1])
     assert inner.taken[0].dtype == np.int64
     assert inner.taken[0].shape == (2, 1)
-    assert env.action_kind == BoxActions((-5.0, -5.0), (5.0, 5.0))
+    assert env.row_type["action"].shape == (2,)
 
 
 def test_a_state_behind_two_methods_can_be_pushed():
-    env = Disturbed(Six(), Layout(state=4))
+    env = DisturbedEnv(Six(), Layout(state=4))
     calm = env.reset(seed=0)[0]
     found = env.step_under([0, 0], np.array([1, 2, 3, 4], np.float32))[0]
     np.testing.assert_allclose(found[:4] - calm[:4], [1, 2, 3, 4], atol=1e-6)
@@ -93,7 +93,7 @@ def test_what_was_seen_stays_though_the_environment_writes_over_it():
             self.memory[:] = observation
             return self.memory
 
-    env = Disturbed(Thrifty(gymnasium.make("CartPole-v1")), costs=FREE)
+    env = DisturbedEnv(Thrifty(gymnasium.make("CartPole-v1")), costs=FREE)
     first, _ = env.reset(seed=0)
     kept = first.copy()
     env.step(1)
@@ -108,8 +108,8 @@ def test_discrete_actions_begin_at_zero_whatever_the_environment_calls_them():
             assert self.action_space.contains(action)
             return int(action) - 5
 
-    env = Disturbed(Named(gymnasium.make("CartPole-v1")), costs=FREE)
-    assert env.action_kind == DiscreteActions(2, 5)
+    env = DisturbedEnv(Named(gymnasium.make("CartPole-v1")), costs=FREE)
+    assert env.row_type["action"].shape == ()
     env.reset(seed=0)
     assert env.step(np.float32(0))[0][1] < 0
     env.reset(seed=0)
@@ -143,17 +143,41 @@ def test_a_speed_limit_reads_the_robot_s_speed():
 @pytest.mark.parametrize(
     ("name", "layout", "message"),
     [
-        ("CartPole-v1", Layout(bodies=("pole",)), "^channel: CartPole-v1 is not MuJoCo's, so no f"),
-        ("CartPole-v1", Layout(parameters=("mass",)), "^channel: CartPole-v1 .* so mass cannot be"),
+        (
+            "CartPole-v1",
+            Layout(bodies=("pole",)),
+            "^channel: CartPole-v1 does not use MuJoCo, which a force",
+        ),
+        (
+            "CartPole-v1",
+            Layout(parameters=("mass",)),
+            "^channel: CartPole-v1 does not use MuJoCo, which mass",
+        ),
         (
             "CartPole-v1",
             Layout(state=3),
-            "^channel: 4 numbers push the state of CartPole-v1, got 3",
+            "^channel: the state of CartPole-v1 has 4 numbers to push, got 3",
         ),
-        ("FrozenLake-v1", Layout(state=1), "^channel: the state of FrozenLake-v1 cannot be set"),
-        ("Hopper-v5", Layout(state=3), "^channel: 12 numbers push the state of Hopper-v5, got 3"),
-        ("Hopper-v5", Layout(bodies=("arm",)), "^body: Hopper-v5 has no 'arm'; it has torso"),
-        ("Swimmer-v5", Layout(parameters=("damping",)), "^damping: Swimmer-v5 has no damping"),
+        (
+            "FrozenLake-v1",
+            Layout(state=1),
+            "^channel: the state of FrozenLake-v1 cannot be set",
+        ),
+        (
+            "Hopper-v5",
+            Layout(state=3),
+            "^channel: the state of Hopper-v5 has 12 numbers to push, got 3",
+        ),
+        (
+            "Hopper-v5",
+            Layout(bodies=("arm",)),
+            "^body: Hopper-v5 has no 'arm'; it has torso",
+        ),
+        (
+            "Swimmer-v5",
+            Layout(parameters=("damping",)),
+            "^damping: Swimmer-v5 has no damping",
+        ),
     ],
 )
 def test_what_cannot_be_disturbed_is_refused_in_a_sentence(name, layout, message):
@@ -170,13 +194,23 @@ def test_what_cannot_be_disturbed_is_refused_in_a_sentence(name, layout, message
             "observation_space",
             "^observation space: Six has Seq",
         ),
+        (
+            spaces.Box(0, 255, (84, 84), np.uint8),
+            "observation_space",
+            r"^observation space: Six observes images of shape \(84, 84\)",
+        ),
+        (
+            spaces.Dict(speed=spaces.Box(0, 1), camera=spaces.Box(0, 1, (8, 9, 3))),
+            "observation_space",
+            r"^observation space: Six observes images of shape \(8, 9, 3\)",
+        ),
     ],
 )
 def test_spaces_that_do_not_fit_are_refused_in_a_sentence(space, which, message):
     env = Six()
     setattr(env, which, space)
     with pytest.raises(ValueError, match=message):
-        Disturbed(env)
+        DisturbedEnv(env)
 
 
 def test_no_cost_anywhere_is_a_sentence():

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from holdfast.gym.mujoco.circle import Circle
-from holdfast.gym.mujoco.task import Moment
+from holdfast.gym.mujoco.task import RobotState
 from holdfast.gym.mujoco.task_env import TaskEnv
 
 
 def moment(qpos, qvel):
     qpos, qvel = np.atleast_2d(qpos), np.atleast_2d(qvel)
-    return Moment(qpos, qvel, qpos)
+    return RobotState(qpos, qvel)
 
 
 def point_at(x, y):
@@ -19,7 +19,7 @@ def point_at(x, y):
 
 
 def pay(task, before, after):
-    return task.pay(before, after, np.zeros((1, task.model.nu)), np.zeros((1, 0)))
+    return task.outcome(before, after, np.zeros((1, task.model.nu)), np.zeros((1, 0)))
 
 
 def on_the_circle(observation, *, speed, within=None):
@@ -71,7 +71,7 @@ def test_reward_and_cost_are_the_cpo_paper_s(robot):
     velocity = rng.normal(size=(50, 2))
     before, qvel = qpos.copy(), np.zeros((50, task.model.nv))
     before[:, :2] -= velocity * task.dt
-    paid = task.pay(
+    paid = task.outcome(
         moment(before, qvel), moment(qpos, qvel), np.zeros((50, task.model.nu)), np.zeros((50, 0))
     )
     for i, ((x, y), (vx, vy)) in enumerate(zip(qpos[:, :2], velocity, strict=True)):

@@ -1,15 +1,14 @@
-"""Pictures without a display, and tasks as Gymnasium's environments."""
+"""Pictures without a display."""
 
 import subprocess
 import sys
 
-import mujoco
 import numpy as np
 import pytest
 
 from holdfast.gym.as_gymnasium import SimulatorEnv
-from holdfast.gym.mujoco import models
-from holdfast.gym.mujoco.circle import Circle
+from holdfast.gym.mujoco import drawing, models
+from holdfast.gym.mujoco.drawing import Drawing
 from holdfast.gym.mujoco.task_env import TASKS, TaskEnv
 
 SMALL = {"width": 120, "height": 96}
@@ -64,7 +63,7 @@ def test_point_gather_is_drawn_by_mujoco_from_its_state():
     env = SimulatorEnv("point-gather", render_mode="rgb_array")
     env.reset(seed=3)
     state = env._state
-    drawing = models.Drawing(models.drawn_gather(models.point(), walls_at=6.0))
+    drawing = Drawing(models.drawn_gather(models.point(), walls_at=6.0))
     expected = drawing.show(
         np.asarray(state.pose), np.asarray(state.objects), np.asarray(state.present)
     )
@@ -105,18 +104,18 @@ print(env.render().std() > 0)
 
 
 def test_graphics_that_fail_give_a_sentence(monkeypatch):
-    def fail(width, height):
+    def fail(*arguments):
         raise OSError("no device")
 
-    monkeypatch.setattr(models, "_window", lambda: fail)
+    monkeypatch.setattr(drawing, "OffScreenViewer", fail)
     with pytest.raises(RuntimeError, match=r"^render_mode: MuJoCo cannot draw here.*MUJOCO_GL"):
-        models.Drawing(models.point().compile())
+        Drawing(models.point().compile())
 
 
 def test_two_drawings_do_not_disturb_one_another():
-    first = models.Drawing(models.drawn_gather(models.point(), walls_at=6.0), **SMALL)
+    first = Drawing(models.drawn_gather(models.point(), walls_at=6.0), **SMALL)
     alone = first.show([1.0, 2.0, 0.5])
-    second = models.Drawing(models.drawn_circle(models.point(), 5.0, 2.5), **SMALL)
+    second = Drawing(models.drawn_circle(models.point(), 5.0, 2.5), **SMALL)
     other = second.show([1.0, 2.0, 0.5])
     assert (other != alone).any()
     np.testing.assert_array_equal(first.show([1.0, 2.0, 0.5]), alone)
@@ -130,40 +129,3 @@ def test_drawn_models_have_the_joints_of_the_physics():
         task = make()
         drawn = task.drawn_model()
         assert (drawn.nq, drawn.nv) == (task.model.nq, task.model.nv)
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_a_step_is_mujoco_s_own_physics(name):
-    env = TaskEnv(name)
-    env.reset(seed=1)
-    task = env.task
-    data = mujoco.MjData(task.model)
-    data.qpos, data.qvel = env.data.qpos, env.data.qvel
-    mujoco.mj_forward(task.model, data)
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        action = rng.uniform(-1, 1, task.model.nu)
-        data.ctrl = action
-        mujoco.mj_step(task.model, data, nstep=task.frame_skip)
-        env.step(action)
-    np.testing.assert_allclose(env.data.qpos, data.qpos, rtol=0, atol=1e-10)
-    assert env.data.time == pytest.approx(5 * env.dt)
-
-
-def test_changing_an_environment_s_model_leaves_the_task_s_alone():
-    task = Circle("point")
-    env = TaskEnv(task)
-    env.model.body_mass *= 2
-    assert task.model.body_mass.sum() == pytest.approx(1)
-    assert env.model.body_mass.sum() == pytest.approx(2)
-
-
-def test_wrong_use_gets_a_sentence():
-    with pytest.raises(ValueError, match=r"^task: expected one of point-circle, .*got 'walk'"):
-        TaskEnv("walk")
-    with pytest.raises(ValueError, match=r"^render_mode: expected one of rgb_array, got 'human'"):
-        TaskEnv("point-circle", render_mode="human")
-    with pytest.raises(ValueError, match=r"^width: expected a whole number of at least 1, got 0"):
-        TaskEnv("point-circle", width=0)
-    with pytest.raises(TypeError, match=r"^task: limit belong"):
-        TaskEnv(Circle("point"), limit=2.0)

@@ -8,7 +8,7 @@ import pytest
 from holdfast.environments import gathering as _gathering
 from holdfast.gym.mujoco import gather
 from holdfast.gym.mujoco.gather import AntGather
-from holdfast.gym.mujoco.task import Moment
+from holdfast.gym.mujoco.task import RobotState
 from holdfast.gym.mujoco.task_env import TaskEnv
 
 FAR = 100.0
@@ -24,7 +24,7 @@ def standing(task, x=0.0, y=0.0, heading=0.0, rows=1):
     qpos[:, 0], qpos[:, 1] = x, y
     qpos[:, 3:7] = 0
     qpos[:, 3], qpos[:, 6] = np.cos(np.divide(heading, 2)), np.sin(np.divide(heading, 2))
-    return Moment(qpos, np.zeros((rows, task.model.nv)), qpos)
+    return RobotState(qpos, np.zeros((rows, task.model.nv)))
 
 
 def memory_of(positions, present):
@@ -83,20 +83,22 @@ def test_objects_lie_on_distinct_cells_and_differ_between_episodes(task):
 def test_what_is_caught_pays_and_vanishes(task, index, reward, cost):
     here = standing(task, 1.0, 1.0)
     none = np.zeros((1, 8))
-    missed = task.pay(here, here, none, only(index, (2.0, 1.0)))
+    missed = task.outcome(here, here, none, only(index, (2.0, 1.0)))
     assert (missed.reward.item(), missed.costs.item()) == (0, 0)
-    caught = task.pay(here, here, none, only(index, (1.99, 1.0)))
+    caught = task.outcome(here, here, none, only(index, (1.99, 1.0)))
     assert (caught.reward.item(), caught.costs.item()) == (reward, cost)
     _, present = task.objects(caught.memory[0])
     assert np.flatnonzero(~present).tolist() == [index]
-    again = task.pay(here, here, none, caught.memory)
+    again = task.outcome(here, here, none, caught.memory)
     assert (again.reward.item(), again.costs.item()) == (0, 0)
     assert not again.terminated.any()
 
 
 def test_two_bombs_cost_one_step(task):
     here = standing(task)
-    paid = task.pay(here, here, np.zeros((1, 8)), memory_of(np.zeros((10, 2)), np.arange(10) > 7))
+    paid = task.outcome(
+        here, here, np.zeros((1, 8)), memory_of(np.zeros((10, 2)), np.arange(10) > 7)
+    )
     assert (paid.reward.item(), paid.costs.item(), paid.info["bombs"].item()) == (-2, 1, 2)
     assert paid.terminated.all()
 
@@ -104,7 +106,7 @@ def test_two_bombs_cost_one_step(task):
 def test_falling_pays_less_than_nothing_and_ends(task):
     here = standing(task)
     here.qpos[:, 2] = 1.1
-    paid = task.pay(here, here, np.zeros((1, 8)), only(0, (0.0, 0.0)))
+    paid = task.outcome(here, here, np.zeros((1, 8)), only(0, (0.0, 0.0)))
     assert (paid.reward.item(), paid.terminated.item()) == (-10, True)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from holdfast.gym.mujoco.locomotion import task_of
-from holdfast.gym.mujoco.task import Moment
+from holdfast.gym.mujoco.task import RobotState
 from holdfast.gym.mujoco.velocity import VelocityLimited
 
 FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS
@@ -88,8 +88,8 @@ def moments(task, states, actions, warm=None):
     )
     nq = task.model.nq
     places = np.concatenate([states[:, None], path], axis=1)[:, :, 1:]
-    before = Moment(places[:, 0, :nq], places[:, 0, nq:], places[:, 0, :nq])
-    return before, Moment(places[:, -1, :nq], places[:, -1, nq:], places[:, -2, :nq])
+    before = RobotState(places[:, 0, :nq], places[:, 0, nq:])
+    return before, RobotState(places[:, -1, :nq], places[:, -1, nq:])
 
 
 def nothing(rows):
@@ -102,7 +102,7 @@ def test_a_step_from_the_same_state_is_the_same(case):
     task = task_of(env)
     states, warm, actions, (observations, rewards, terminated, info) = walked(env)
     before, after = moments(task, states, actions, warm)
-    paid = task.pay(before, after, actions, nothing(len(states)))
+    paid = task.outcome(before, after, actions, nothing(len(states)))
     np.testing.assert_allclose(
         task.observe(after, nothing(len(states))), observations, rtol=0, atol=1e-12
     )
@@ -127,7 +127,7 @@ def test_without_the_solver_s_last_answer_a_step_is_nearly_the_same(case):
     np.testing.assert_allclose(
         task.observe(after, nothing(len(states))), observations, rtol=0, atol=1e-8
     )
-    paid = task.pay(before, after, actions, nothing(len(states)))
+    paid = task.outcome(before, after, actions, nothing(len(states)))
     np.testing.assert_array_equal(paid.terminated, terminated)
 
 
@@ -148,7 +148,7 @@ def test_an_ant_s_velocities_are_gymnasium_s_but_for_the_last_pass():
     task = task_of(env)
     states, warm, actions, (_, _, _, info) = walked(env, steps=400)
     before, after = moments(task, states, actions, warm)
-    found = task.pay(before, after, actions, nothing(len(states))).info
+    found = task.outcome(before, after, actions, nothing(len(states))).info
     for axis, name in enumerate(("x_velocity", "y_velocity")):
         distance = after.qpos[:, axis] - before.qpos[:, axis]
         np.testing.assert_allclose(found[name], distance / env.unwrapped.dt, atol=1e-12)
@@ -168,7 +168,7 @@ def test_episodes_begin_as_gymnasium_s_for_every_seed(case):
         np.testing.assert_array_equal(start.qpos, env.unwrapped.data.qpos)
         np.testing.assert_array_equal(start.qvel, env.unwrapped.data.qvel)
         assert start.memory.shape == (task.memory_size,)
-        now = Moment(start.qpos[None], start.qvel[None], start.qpos[None])
+        now = RobotState(start.qpos[None], start.qvel[None])
         np.testing.assert_array_equal(task.observe(now, start.memory[None])[0], observation)
 
 
@@ -180,12 +180,12 @@ def test_rows_are_what_they_are_one_at_a_time(case):
     before, after = moments(task, states, actions, warm)
 
     def row(moment, i):
-        return Moment(*(part[i : i + 1] for part in moment))
+        return RobotState(*(part[i : i + 1] for part in moment))
 
-    paid = task.pay(before, after, actions, nothing(30))
+    paid = task.outcome(before, after, actions, nothing(30))
     seen, features = task.observe(after, nothing(30)), task.features(after, nothing(30))
     for i in range(30):
-        alone = task.pay(row(before, i), row(after, i), actions[i : i + 1], nothing(1))
+        alone = task.outcome(row(before, i), row(after, i), actions[i : i + 1], nothing(1))
         np.testing.assert_allclose(alone.reward[0], paid.reward[i], rtol=0, atol=1e-14)
         assert alone.terminated[0] == paid.terminated[i]
         for name, value in alone.info.items():
@@ -200,7 +200,7 @@ def test_features_leave_out_only_how_far_it_has_come(case):
     env = made(case)
     task = task_of(env)
     start = task.reset(np.random.default_rng(0))
-    now = Moment(start.qpos[None], 30 + start.qvel[None], start.qpos[None])
+    now = RobotState(start.qpos[None], 30 + start.qvel[None])
     features = task.features(now, nothing(1))
     assert features.shape == (1, task.feature_size)
     # Velocities that an observation cuts are whole here.
@@ -210,7 +210,7 @@ def test_features_leave_out_only_how_far_it_has_come(case):
     for i in range(task.model.nq):
         moved = start.qpos.copy()
         moved[i] += 0.1
-        there = task.features(Moment(moved[None], now.qvel, moved[None]), nothing(1))
+        there = task.features(RobotState(moved[None], now.qvel), nothing(1))
         assert np.array_equal(there, features) == (i < free and not shown)
 
 
@@ -224,9 +224,9 @@ def test_the_model_is_a_copy():
 def test_an_ant_that_is_not_finite_is_unwell():
     task = task_of(made("ant"))
     start = task.reset(np.random.default_rng(0))
-    now = Moment(start.qpos[None], start.qvel[None], start.qpos[None])
+    now = RobotState(start.qpos[None], start.qvel[None])
     lost = now._replace(qvel=np.full_like(now.qvel, np.nan))
-    paid = task.pay(now, lost, np.zeros((1, 8)), nothing(1))
+    paid = task.outcome(now, lost, np.zeros((1, 8)), nothing(1))
     assert paid.terminated.tolist() == [True]
     assert paid.reward.tolist() == [0.0]
 

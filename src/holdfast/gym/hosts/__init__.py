@@ -1,1 +1,1 @@
-"""Environments that live outside JAX: what steps them, and how a disturbance reaches them."""
+"""Hosts: objects outside JAX that step many copies of an environment at once."""

@@ -1,22 +1,88 @@
-"""What a host is: something outside JAX that steps many copies of an environment at once."""
+"""The interface of a host: an object outside JAX that steps many copies of an environment at once.
+
+This module and the other modules that worker processes import do not import JAX, which would cost each
+process seconds and hundreds of megabytes.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped, UInt32
 
+# Physical parameters that a command can scale; a factor of 1 is the nominal value.
+PARAMETERS = ("mass", "friction", "damping", "gravity", "gain")
+NO_STATE = (
+    "channel: the state of {} cannot be set; it does not use MuJoCo, and has neither the methods "
+    "get_state and set_state nor a vector called state"
+)
 
-class Reply(NamedTuple):
-    """What a host says of every copy after a reset or a step.
+
+@dataclasses.dataclass(frozen=True)
+class DisturbanceLayout:
+    """The meaning of each number in a command, the vector that disturbs the physics of one step.
+
+    A command contains a push of the state, then the forces, then the factors on parameters.
 
     Attributes:
-        place: where it is, in the host's own numbers.
-        observations: what the policy sees.
-        features: what critics and adversaries see.
-        rewards: of the step.
-        costs: of the step, a column for each.
+        state: length of the push that is added to the state before the step. In MuJoCo: nv numbers for
+            the positions, along the axes of the velocities, then nv for the velocities. Elsewhere: one
+            for each number of the state.
+        bodies: names of the bodies that a force acts on during the step. Each has three numbers, in
+            newtons along the axes of the world, applied at the centre of mass.
+        parameters: names of the physical parameters, with one factor on the nominal value each.
+
+    Example:
+        >>> layout = DisturbanceLayout(state=4, bodies=("torso",), parameters=("mass",))
+        >>> layout.nominal
+        array([0., 0., 0., 0., 0., 0., 0., 1.], dtype=float32)
+        >>> layout.of_forces
+        slice(4, 7, None)
+    """
+
+    state: int = 0
+    bodies: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Length of a command."""
+        return self.of_forces.stop + len(self.parameters)
+
+    @property
+    def of_state(self) -> slice:
+        """Position of the push of the state."""
+        return slice(0, self.state)
+
+    @property
+    def of_forces(self) -> slice:
+        """Position of the forces."""
+        return slice(self.state, self.state + 3 * len(self.bodies))
+
+    @property
+    def of_parameters(self) -> slice:
+        """Position of the factors."""
+        return slice(self.of_forces.stop, self.size)
+
+    @property
+    def nominal(self) -> Float[np.ndarray, " command"]:
+        """The command that disturbs nothing."""
+        command = np.zeros(self.size, np.float32)
+        command[self.of_parameters] = 1
+        return command
+
+
+class HostReply(NamedTuple):
+    """The result of a reset or a step, with one row for each copy.
+
+    Attributes:
+        place: the state of the copy, in the host's own encoding.
+        observations: input of the policy.
+        features: input of critics and adversaries.
+        rewards: rewards of the step; 0 after a reset and for copies whose episode is over.
+        costs: costs of the step, one column for each.
         terminated: whether the episode is over.
     """
 
@@ -33,22 +99,22 @@ class Host(Protocol):
 
     @property
     def is_replayable(self) -> bool:
-        """Whether a step can be taken again from a place of before."""
+        """Whether a step can start from any earlier place."""
 
     @property
     def place_size(self) -> int:
-        """How many numbers a place has."""
+        """Length of a place."""
 
     @property
     def feature_size(self) -> int:
-        """How many numbers `Reply.features` has."""
+        """Length of the features of a copy."""
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """The costs, in the order of `Reply.costs`."""
+        """Names of the costs, in the order of `HostReply.costs`."""
 
-    def reset(self, seeds: UInt32[np.ndarray, " rows"]) -> Reply:
-        """As many beginnings as seeds."""
+    def reset(self, seeds: UInt32[np.ndarray, " rows"]) -> HostReply:
+        """Start one episode for each seed."""
 
     def step(
         self,
@@ -56,8 +122,8 @@ class Host(Protocol):
         actions: Shaped[np.ndarray, "rows ..."],
         commands: Float[np.ndarray, "rows command"],
         over: Bool[np.ndarray, " rows"],
-    ) -> Reply:
-        """A step of every copy whose episode is not over."""
+    ) -> HostReply:
+        """Step every copy whose episode is not over; the others stay where they are."""
 
     def close(self) -> None:
-        """Ends what the host has running."""
+        """Release processes and threads."""

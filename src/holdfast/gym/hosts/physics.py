@@ -1,4 +1,4 @@
-"""How a command reaches a MuJoCo model: factors on its parameters, pushes of its state."""
+"""The effect of a command on a MuJoCo model: factors on its parameters and pushes of its state."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from holdfast.gym.hosts.layout import PARAMETERS
+from holdfast.gym.hosts.host import PARAMETERS
 
 if TYPE_CHECKING:
     import mujoco
 
 
-class _Scaled(NamedTuple):
-    """An array of the model, and what it was."""
+class ScaledArray(NamedTuple):
+    """A view of an array of the model, and a copy of its nominal values."""
 
-    here: np.ndarray
+    view: np.ndarray
     nominal: np.ndarray
 
 
 class Physics:
-    """A MuJoCo model whose parameters can be multiplied, again and again, by factors on what they were.
+    """A MuJoCo model whose parameters can be set to multiples of their nominal values.
 
     Mass is that of all bodies, with their inertia. Friction is that of contacts, joints and tendons.
-    Damping is that of joints and tendons. Gain makes an actuator as a whole stronger: of a position or
-    velocity servo both what it wants and what holds it back; limits on forces stay.
+    Damping is that of joints and tendons. Gain is the strength of an actuator: for a position or
+    velocity servo both its gain and its bias; limits on forces stay.
 
     Arguments:
         model: the nominal physics.
-        name: of the environment, for messages.
-        in_place: change that very model, where an environment holds on to it; otherwise a copy.
+        name: name of the environment, for messages.
+        in_place: whether to change the given model instead of a copy.
 
     Attributes:
-        model: what to step with.
+        model: the model to step.
 
     Example:
         >>> import mujoco
@@ -56,78 +56,72 @@ class Physics:
     ) -> None:
         self.model = model if in_place else copy.copy(model)
         self.name = name
-        self._scaled: dict[str, tuple[_Scaled, ...]] = {}
+        self._scaled: dict[str, tuple[ScaledArray, ...]] = {}
         self._factors: dict[str, float] = {}
-        self._last: tuple[Sequence[str], list[float]] = ((), [])
         self._scratch: mujoco.MjData | None = None
-        # A muscle's strength is given by it, and must not change with the masses that it moves.
+        # MuJoCo derives the strength of a muscle from it; a heavier load must not make a muscle
+        # stronger.
         self._acceleration = self.model.actuator_acc0.copy()
 
     @property
     def adjustable(self) -> tuple[str, ...]:
-        """The parameters that have something to act on."""
-        return tuple(name for name in PARAMETERS if _why_not(self.model, name) is None)
+        """Names of the parameters that have an effect on this model."""
+        return tuple(name for name in PARAMETERS if _obstacle(self.model, name) is None)
 
     def check_parameters(self, names: Sequence[str]) -> None:
-        """Says whether these parameters can be changed.
+        """Check that these parameters can be changed.
 
         Raises:
-            ValueError: a name is unknown, or the model has nothing that it would change.
+            ValueError: a name is unknown, or the parameter has no effect on this model.
         """
         for name in names:
             if name not in PARAMETERS:
                 known = ", ".join(PARAMETERS)
                 raise ValueError(f"{name}: not a parameter of {self.name}, which has {known}")
-            reason = _why_not(self.model, name)
-            if reason is not None:
+            obstacle = _obstacle(self.model, name)
+            if obstacle is not None:
                 known = ", ".join(self.adjustable) or "nothing"
                 raise ValueError(
-                    f"{name}: {self.name} has {reason}, so a factor on it changes nothing; "
-                    f"one can change {known}"
+                    f"{name}: {self.name} has {obstacle}, so a factor has no effect; "
+                    f"adjustable: {known}"
                 )
 
     def set_factors(
         self, names: Sequence[str], factors: ArrayLike, scratch: mujoco.MjData | None = None
     ) -> None:
-        """Makes parameters so many times what they were in the nominal model; others stay.
+        """Set parameters to multiples of their nominal values; the other parameters stay.
 
         Arguments:
-            names: of the parameters.
-            factors: a number for each; only gravity's may be negative.
-            scratch: that MuJoCo computes constants in, its contents lost; one is made if left out.
+            names: names of the parameters.
+            factors: one number for each; only that of gravity may be negative.
+            scratch: data that MuJoCo may overwrite while it computes constants.
 
         Raises:
-            ValueError: a factor is no physics: negative, not finite, or no mass at all.
+            ValueError: a factor is negative or not finite, or the mass is 0.
         """
-        wanted = np.asarray(factors, np.float64).tolist()
-        if wanted == self._last[1] and names == self._last[0]:
-            return
-        self._last = ((), [])
-        for name, factor in zip(names, wanted, strict=True):
+        for name, factor in zip(names, np.asarray(factors, np.float64).tolist(), strict=True):
             if factor == self._factors.get(name, 1.0):
                 continue
             if not math.isfinite(factor) or (factor < 0 and name != "gravity"):
                 raise ValueError(f"{name}: expected a finite factor of at least 0, got {factor}")
             if name == "mass" and factor == 0:
-                raise ValueError("mass: a machine without mass cannot be simulated, got 0.0")
+                raise ValueError("mass: expected a factor over 0, got 0.0")
             self._factors[name] = factor
-            for here, nominal in self._arrays(name):
-                np.multiply(nominal, factor, out=here)
+            for array in self._arrays(name):
+                np.multiply(array.nominal, factor, out=array.view)
             if name == "mass":
                 self._renew_constants(scratch)
-        self._last = (names, wanted)
 
     def reset(self) -> None:
-        """Makes all parameters nominal again."""
-        if self._factors:
-            self.set_factors(tuple(self._factors), [1.0] * len(self._factors))
+        """Set all parameters to their nominal values."""
+        self.set_factors(tuple(self._factors), [1.0] * len(self._factors))
 
     def push(self, data: mujoco.MjData, numbers: Float[np.ndarray, " twice_nv"]) -> None:
-        """Moves positions along the velocities' axes and adds to the velocities.
+        """Move positions along the axes of the velocities, and add to the velocities.
 
         Arguments:
-            data: whose state is pushed; what is derived from the state is not renewed.
-            numbers: nv for the positions, then nv for the velocities.
+            data: the state to push; quantities derived from the state are not updated.
+            numbers: nv values for the positions, then nv for the velocities.
         """
         import mujoco
 
@@ -136,37 +130,34 @@ class Physics:
         mujoco.mj_integratePos(self.model, data.qpos, numbers[:nv], 1.0)
         data.qvel[:] += numbers[nv:]
 
-    def _arrays(self, name: str) -> tuple[_Scaled, ...]:
+    def _arrays(self, name: str) -> tuple[ScaledArray, ...]:
         if name not in self._scaled:
-            self._scaled[name] = tuple(
-                _Scaled(array, array.copy()) for array in _acted_on(self.model, name)
-            )
+            arrays = _arrays_of(self.model, name)
+            self._scaled[name] = tuple(ScaledArray(array, array.copy()) for array in arrays)
         return self._scaled[name]
 
     def _renew_constants(self, scratch: mujoco.MjData | None) -> None:
+        """Recompute the constants of the model; of all parameters only mass enters them."""
         import mujoco
 
-        # Of the parameters only mass enters what MuJoCo computes beforehand.
         if scratch is None:
-            if self._scratch is None:
-                self._scratch = mujoco.MjData(self.model)
-            scratch = self._scratch
+            self._scratch = scratch = self._scratch or mujoco.MjData(self.model)
         mujoco.mj_setConst(self.model, scratch)
         self.model.actuator_acc0[:] = self._acceleration
 
 
 def body_names(model: mujoco.MjModel) -> tuple[str, ...]:
-    """The bodies that have a name, the world apart: those that a force can push."""
+    """Return the names of the bodies that a force can act on: all but the world."""
     return tuple(model.body(i).name for i in range(1, model.nbody) if model.body(i).name)
 
 
 def body_ids(
     model: mujoco.MjModel, names: Sequence[str], env_name: str
 ) -> Int[np.ndarray, " bodies"]:
-    """Where bodies are in MuJoCo's arrays.
+    """Return the indices of bodies in the arrays of MuJoCo.
 
     Raises:
-        ValueError: there is no body of that name; the message has those that there are.
+        ValueError: there is no body with that name.
     """
     known = body_names(model)
     for name in names:
@@ -175,63 +166,44 @@ def body_ids(
     return np.array([model.body(name).id for name in names], int)
 
 
-def _acted_on(model: mujoco.MjModel, name: str) -> list[np.ndarray]:
-    """Views of what a parameter multiplies."""
-    if name == "mass":
-        return [model.body_mass, model.body_inertia]
-    if name == "friction":
-        return [
-            model.geom_friction,
-            model.pair_friction,
-            model.dof_frictionloss,
-            model.tendon_frictionloss,
-        ]
-    if name == "damping":
-        # The coefficients of higher powers of the velocity came late in MuJoCo's third version.
-        each = ("dof_damping", "dof_dampingpoly", "tendon_damping", "tendon_dampingpoly")
-        return [getattr(model, field) for field in each if hasattr(model, field)]
+# The arrays that a factor multiplies. MuJoCo 3.3 has no `dampingpoly`, the coefficients of higher
+# powers.
+_ARRAYS = {
+    "mass": ("body_mass", "body_inertia"),
+    "friction": ("geom_friction", "pair_friction", "dof_frictionloss", "tendon_frictionloss"),
+    "damping": ("dof_damping", "dof_dampingpoly", "tendon_damping", "tendon_dampingpoly"),
+}
+
+
+def _arrays_of(model: mujoco.MjModel, name: str) -> list[np.ndarray]:
+    """Return views of the arrays that a parameter multiplies."""
     if name == "gravity":
         return [model.opt.gravity]
-    return _strengths(model)
-
-
-def _falls(model: mujoco.MjModel) -> bool:
-    """Whether gravity pulls at a joint in some position: what moves in a plane does not fall."""
-    import mujoco
-
-    data, generator = mujoco.MjData(model), np.random.default_rng(0)
-    for _ in range(3):
-        mujoco.mj_integratePos(model, data.qpos, generator.standard_normal(model.nv), 1.0)
-        mujoco.mj_fwdPosition(model, data)
-        mujoco.mj_fwdVelocity(model, data)
-        if np.abs(data.qfrc_bias).max(initial=0.0) > 1e-9:
-            return True
-    return False
+    if name == "gain":
+        return _strengths(model)
+    return [getattr(model, field) for field in _ARRAYS[name] if hasattr(model, field)]
 
 
 def _strengths(model: mujoco.MjModel) -> list[np.ndarray]:
-    """Views of the numbers that an actuator's force is proportional to."""
+    """Return views of the numbers that the force of an actuator is proportional to."""
     import mujoco
 
     muscle = (mujoco.mjtGain.mjGAIN_MUSCLE.value, mujoco.mjtBias.mjBIAS_MUSCLE.value)
-    if muscle[0] not in model.actuator_gaintype and muscle[1] not in model.actuator_biastype:
-        return [model.actuator_gainprm, model.actuator_biasprm]
     found = []
     for i in range(model.nu):
         for kind, numbers, of_muscle in (
             (model.actuator_gaintype[i], model.actuator_gainprm[i], muscle[0]),
             (model.actuator_biastype[i], model.actuator_biasprm[i], muscle[1]),
         ):
-            if kind != of_muscle:
-                found.append(numbers)
-            else:
-                # Its peak force, or where that is negative the scale that MuJoCo makes it from.
-                found.append(numbers[2:3] if numbers[2] >= 0 else numbers[3:4])
+            if kind == of_muscle:
+                # The peak force, or if that is negative the scale from which MuJoCo computes it.
+                numbers = numbers[2:3] if numbers[2] >= 0 else numbers[3:4]
+            found.append(numbers)
     return found
 
 
-def _why_not(model: mujoco.MjModel, name: str) -> str | None:
-    """What the model lacks for a parameter to act on; None where it lacks nothing."""
+def _obstacle(model: mujoco.MjModel, name: str) -> str | None:
+    """Return the reason why a parameter has no effect on the model, or None if it has one."""
     import mujoco
 
     flags = mujoco.mjtDisableBit
@@ -242,29 +214,52 @@ def _why_not(model: mujoco.MjModel, name: str) -> str | None:
     if name == "mass":
         return None if (model.body_mass > 0).any() else "no mass"
     if name == "friction":
-        meets = np.bitwise_and.outer(model.geom_contype, model.geom_conaffinity).astype(bool)
-        meets &= np.not_equal.outer(model.geom_bodyid, model.geom_bodyid)
-        meets &= np.maximum.outer(model.geom_condim, model.geom_condim) > 1
-        rubs = meets.any() or (model.pair_dim > 1).any()
-        contacts = is_on(flags.mjDSBL_CONTACT) and rubs
+        contacts = is_on(flags.mjDSBL_CONTACT) and _has_friction_contacts(model)
         losses = is_on(flags.mjDSBL_FRICTIONLOSS) and (
             model.dof_frictionloss.any() or model.tendon_frictionloss.any()
         )
         return None if contacts or losses else "neither contacts nor joints with friction"
     if name == "damping":
-        arrays = _acted_on(model, name)
-        return None if any(array.any() for array in arrays) else "no damping"
+        damped = any(array.any() for array in _arrays_of(model, name))
+        return None if damped else "no damping"
     if name == "gravity":
         falls = is_on(flags.mjDSBL_GRAVITY) and model.opt.gravity.any() and _falls(model)
         return None if falls else "no gravity that moves it"
     if not model.nu or not is_on(flags.mjDSBL_ACTUATION):
         return "no actuators"
-    plain = {
-        "gain": (mujoco.mjtGain, model.actuator_gaintype, ("FIXED", "AFFINE", "MUSCLE")),
-        "bias": (mujoco.mjtBias, model.actuator_biastype, ("NONE", "AFFINE", "MUSCLE")),
-    }
-    for prefix, (kinds, given, fine) in plain.items():
-        known = {getattr(kinds, f"mj{prefix.upper()}_{kind}").value for kind in fine}
-        if not known.issuperset(given.tolist()):
-            return "actuators whose strength is not one number"
+    gains, biases = mujoco.mjtGain, mujoco.mjtBias
+    plain_gains = {gains.mjGAIN_FIXED, gains.mjGAIN_AFFINE, gains.mjGAIN_MUSCLE}
+    plain_biases = {biases.mjBIAS_NONE, biases.mjBIAS_AFFINE, biases.mjBIAS_MUSCLE}
+    if not (
+        {kind.value for kind in plain_gains}.issuperset(model.actuator_gaintype.tolist())
+        and {kind.value for kind in plain_biases}.issuperset(model.actuator_biastype.tolist())
+    ):
+        return "actuators whose strength is not one number"
     return None
+
+
+def _has_friction_contacts(model: mujoco.MjModel) -> bool:
+    """Return whether two geoms of different bodies can touch with friction."""
+    meets = np.bitwise_and.outer(model.geom_contype, model.geom_conaffinity).astype(bool)
+    meets &= np.not_equal.outer(model.geom_bodyid, model.geom_bodyid)
+    # A contact of dimension 1 acts along the normal only.
+    meets &= np.maximum.outer(model.geom_condim, model.geom_condim) > 1
+    return bool(meets.any() or (model.pair_dim > 1).any())
+
+
+def _falls(model: mujoco.MjModel) -> bool:
+    """Return whether gravity acts on a joint; it does not in a robot that moves in a plane.
+
+    Three random positions are enough: a joint that gravity acts on is unlikely to be balanced in all of
+    them. Without gravity the forces are zero up to rounding, about 1e-15, and 1e-9 is far above that.
+    """
+    import mujoco
+
+    data, generator = mujoco.MjData(model), np.random.default_rng(0)
+    for _ in range(3):
+        mujoco.mj_integratePos(model, data.qpos, generator.standard_normal(model.nv), 1.0)
+        mujoco.mj_fwdPosition(model, data)
+        mujoco.mj_fwdVelocity(model, data)
+        if np.abs(data.qfrc_bias).max(initial=0.0) > 1e-9:
+            return True
+    return False

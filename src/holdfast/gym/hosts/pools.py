@@ -1,353 +1,298 @@
-"""Many copies of a Gymnasium environment, stepped together: in this process, or in several."""
+"""Hosts that step Gymnasium environments through their own `step`, in this process or in workers."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
 import os
+import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
 import weakref
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import numpy as np
-from jaxtyping import Bool, Float, UInt32
-from numpy.typing import ArrayLike
+from jaxtyping import Bool, Float, Shaped, UInt32
 
-from holdfast.gym.hosts.costs import Costs
-from holdfast.gym.hosts.layout import Layout
-from holdfast.gym.hosts.workers import (
-    PROGRAM,
-    Copies,
-    Failure,
-    Fields,
-    Make,
-    Order,
-    Pipes,
-    Sizes,
-    shared_file,
-)
+from holdfast.gym.hosts.host import HostReply
+from holdfast.gym.hosts.worker import PROGRAM, EnvCopies, MakeEnv, WorkerFailure, send
+from holdfast.gym.hosts.wrapper import DisturbedEnv
 
-# How long a worker may take to close its environments before it is ended.
+# Seconds that a worker has to close its environments before it is killed. Environments that draw or
+# write files need about one.
 _PATIENCE = 5.0
+_SHARED_MEMORY = Path("/dev/shm")
 
 
 class HostError(RuntimeError):
-    """An environment raised, or the process that steps it is gone; the message has all that is known."""
+    """An environment raised an exception, or its worker process has exited."""
 
 
-class Reply(NamedTuple):
-    """What a step gives, a row for each copy.
+class PoolHost(abc.ABC):
+    """Copies of a Gymnasium environment, stepped together.
 
-    Attributes:
-        observations: after the step.
-        rewards: of the step.
-        costs: of the step, a column for each.
-        terminated: whether the episode is over; a copy that was not alive is as it was.
-    """
+    The first reset opens the copies; an error or `close` closes them, and the next reset opens new ones.
+    There are as many copies as the last reset had seeds. The numbers of all copies are in one table, a
+    structured array with a row for each copy.
 
-    observations: Float[np.ndarray, "rows observation"]
-    rewards: Float[np.ndarray, " rows"]
-    costs: Float[np.ndarray, "rows costs"]
-    terminated: Bool[np.ndarray, " rows"]
-
-
-class Pool(Protocol):
-    """Copies of an environment.
-
-    There are as many as the last reset had seeds. Environments come without their time limit, which is
-    kept outside: one that says `truncated` all the same has ended its episode for a reason of its own,
-    and that counts as terminated.
-    """
-
-    @property
-    def sizes(self) -> Sizes:
-        """Of what is known of a copy."""
-        ...
-
-    def reset(self, seeds: UInt32[np.ndarray, " rows"]) -> Float[np.ndarray, "rows observation"]:
-        """As many episodes as seeds begin.
-
-        Raises:
-            HostError: an environment raised, or its process is gone; the pool is closed.
-        """
-        ...
-
-    def step(
-        self,
-        actions: ArrayLike,
-        commands: Float[np.ndarray, "rows command"],
-        alive: Bool[np.ndarray, " rows"],
-    ) -> Reply:
-        """A step of every copy that is alive; the others keep their observation and are paid nothing.
-
-        Raises:
-            HostError: an environment raised, or its process is gone; the pool is closed.
-        """
-        ...
-
-    def close(self) -> None:
-        """Closes all environments, for good; nothing happens the second time."""
-        ...
-
-
-class _Pool(abc.ABC):
-    """What the pools have in common: the rows, and how they are filled and read."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._rows = 0
-        self._is_closed = False
-        # A program may step two batches at the same time; the copies are there once.
-        self._lock = threading.RLock()
-
-    def reset(self, seeds: UInt32[np.ndarray, " rows"]) -> Float[np.ndarray, "rows observation"]:
-        """As many episodes as seeds begin."""
-        with self._lock:
-            rows = len(seeds)
-            fields = self._fields_for(rows)
-            self._rows = rows
-            fields.seeds[:rows] = seeds
-            self._do("reset")
-            return fields.observations[:rows].copy()
-
-    def step(
-        self,
-        actions: ArrayLike,
-        commands: Float[np.ndarray, "rows command"],
-        alive: Bool[np.ndarray, " rows"],
-    ) -> Reply:
-        """A step of every copy that is alive."""
-        with self._lock:
-            rows = self._rows
-            if len(alive) != rows:
-                raise ValueError(f"alive: the last reset was of {rows} copies, got {len(alive)}")
-            fields = self._fields_for(rows)
-            fields.actions[:rows] = np.reshape(actions, fields.actions[:rows].shape)
-            fields.commands[:rows] = np.reshape(commands, fields.commands[:rows].shape)
-            fields.alive[:rows] = alive
-            self._do("step")
-            found = (fields.observations, fields.rewards, fields.costs, fields.terminated)
-            return Reply(*(field[:rows].copy() for field in found))
-
-    @abc.abstractmethod
-    def _fields_for(self, rows: int) -> Fields:
-        """Room for at least so many copies; what is in it may be lost when it grows."""
-
-    @abc.abstractmethod
-    def _do(self, what: str) -> None:
-        """Resets or steps all rows."""
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise HostError(f"{self.name}: its environments are closed")
-
-
-class SyncPool(_Pool):
-    """Copies in this process, one after the other.
+    A place consists of the number of the reset, the row and the number of the step, so that a step from
+    an earlier place is detected: these environments cannot go back.
 
     Arguments:
-        make: gives a new environment, without time limit.
-        layout: of commands.
-        costs: where they are.
-        copies: to make room for at first; more are made when a reset asks for them.
-        name: of the environment, for messages.
+        make: function that returns a new environment, without time limit.
+        probe: an environment of the same kind, which gives the layout, the costs and the name.
+    """
+
+    is_replayable = False
+    place_size = 3
+
+    def __init__(self, make: MakeEnv, probe: DisturbedEnv) -> None:
+        self._make, self._layout, self._costs = make, probe.layout, probe.costs
+        self.name = probe.name
+        self.feature_size, self.cost_names = probe.observation_size, probe.costs.names
+        self._row_type = probe.row_type
+        self._table: np.ndarray | None = None
+        self._rows = self._resets = self._steps = 0
+        # Two programs may step the same environment at the same time.
+        self._lock = threading.RLock()
+
+    def reset(self, seeds: UInt32[np.ndarray, " rows"]) -> HostReply:
+        """Start one episode for each seed.
+
+        Raises:
+            HostError: an environment raised an exception, or its worker has exited.
+        """
+        with self._closed_on_error():
+            if self._table is None:
+                self._open()
+            if self._table is None or len(self._table) < len(seeds):
+                self._table = self._allocated(len(seeds))
+            self._table["seed"][: len(seeds)] = seeds
+            self._rows, self._resets, self._steps = len(seeds), self._resets + 1, 0
+            self._run("reset")
+            return self._reply()
+
+    def step(
+        self,
+        place: UInt32[np.ndarray, "rows place"],
+        actions: Shaped[np.ndarray, "rows ..."],
+        commands: Float[np.ndarray, "rows command"],
+        over: Bool[np.ndarray, " rows"],
+    ) -> HostReply:
+        """Step every copy whose episode is not over; the others keep their observation.
+
+        Raises:
+            HostError: an environment raised an exception, or its worker has exited.
+            RuntimeError: the places are not the current ones.
+        """
+        with self._closed_on_error():
+            if self._table is None or not np.array_equal(place, self._place()):
+                raise RuntimeError(f"{self.name}: a step from an earlier state is not possible")
+            for field, values in (("action", actions), ("command", commands), ("alive", ~over)):
+                part = self._table[field][: self._rows]
+                part[...] = np.reshape(values, part.shape)
+            self._run("step")
+            self._steps += 1
+            return self._reply()
+
+    def _reply(self) -> HostReply:
+        assert self._table is not None
+        observations, rewards, costs, terminated = (
+            self._table[field][: self._rows].copy()
+            for field in ("observation", "reward", "costs", "terminated")
+        )
+        return HostReply(self._place(), observations, observations, rewards, costs, terminated)
+
+    def _place(self) -> UInt32[np.ndarray, "rows 3"]:
+        place = np.empty((self._rows, 3), np.uint32)
+        place[:, 0], place[:, 1], place[:, 2] = self._resets, np.arange(self._rows), self._steps
+        return place
+
+    @contextlib.contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            except BaseException:
+                # An interrupt too leaves answers of workers behind that belong to no order. The first
+                # exception says more than one from closing.
+                with contextlib.suppress(Exception):
+                    self.close()
+                raise
+
+    def close(self) -> None:
+        """Close all environments; the next reset opens new ones."""
+        self._table = None
+        self._close()
+
+    @abc.abstractmethod
+    def _open(self) -> None:
+        """Prepare to step copies."""
+
+    @abc.abstractmethod
+    def _allocated(self, rows: int) -> np.ndarray:
+        """Return a table with this number of rows."""
+
+    @abc.abstractmethod
+    def _run(self, method: str) -> None:
+        """Reset or step all rows."""
+
+    @abc.abstractmethod
+    def _close(self) -> None:
+        """Close what `_open` opened."""
+
+
+class SyncHost(PoolHost):
+    """Copies in this process, stepped one after the other.
 
     Example:
         >>> import gymnasium
+        >>> from holdfast.gym.costs import Costs
         >>> make = lambda: gymnasium.make("CartPole-v1", max_episode_steps=-1)
-        >>> pool = SyncPool(make, Layout(), Costs.resolve({}), name="CartPole-v1")
-        >>> pool.reset(np.arange(3)).shape
+        >>> host = SyncHost(make, DisturbedEnv(make(), costs=Costs.resolve({})))
+        >>> first = host.reset(np.arange(3))
+        >>> first.observations.shape
         (3, 4)
-        >>> pool.step([0, 1, 1], np.zeros((3, 0)), np.array([True, True, False])).rewards
+        >>> over = np.array([False, False, True])
+        >>> host.step(first.place, np.array([0, 1, 1]), np.zeros((3, 0)), over).rewards
         array([1., 1., 0.], dtype=float32)
-        >>> pool.close()
+        >>> host.close()
     """
 
-    def __init__(
-        self,
-        make: Make,
-        layout: Layout,
-        costs: Costs,
-        copies: int = 1,
-        *,
-        name: str = "the environment",
-    ) -> None:
-        super().__init__(name)
-        self._copies = Copies(make, layout, costs)
+    _copies: EnvCopies | None = None
+
+    def _open(self) -> None:
+        self._copies = EnvCopies(self._make, self._layout, self._costs)
+
+    def _allocated(self, rows: int) -> np.ndarray:
+        return np.zeros(rows, self._row_type)
+
+    def _run(self, method: str) -> None:
+        assert self._copies is not None
         try:
-            self.sizes = self._copies.sizes
+            getattr(self._copies, method)(self._table, 0, self._rows)
         except Exception as error:
-            raise _raised(name, 0, None, traceback.format_exc()) from error
-        self._fields = Fields.zeros(copies, self.sizes)
+            failure = WorkerFailure(self._copies.current, traceback.format_exc())
+            raise _host_error(self.name, failure) from error
 
-    def _fields_for(self, rows: int) -> Fields:
-        self._check_open()
-        if len(self._fields.alive) < rows:
-            self._fields = Fields.zeros(rows, self.sizes)
-        return self._fields
-
-    def _do(self, what: str) -> None:
-        copies = self._copies
-        try:
-            (copies.reset if what == "reset" else copies.step)(self._fields, 0, self._rows)
-        except Exception as error:
-            text = traceback.format_exc()
-            # What was raised says more than what closing may add to it.
-            with contextlib.suppress(Exception):
-                self.close()
-            raise _raised(self.name, copies.current, None, text) from error
-
-    def close(self) -> None:
-        """Closes all environments."""
-        self._is_closed = True
-        self._copies.close()
+    def _close(self) -> None:
+        if self._copies is not None:
+            self._copies.close()
+            self._copies = None
 
 
-class AsyncPool(_Pool):
-    """Copies in processes of their own, each of which steps an even share of the rows.
+_Process = subprocess.Popen[bytes]
 
-    What goes to the workers (how to make an environment, functions that are costs) goes by cloudpickle,
-    so what is defined in a script or a notebook arrives; the script itself is not run again.
+
+class AsyncHost(PoolHost):
+    """Copies in worker processes, each of which steps an equal share of the rows.
+
+    The function that makes an environment and the costs are sent by cloudpickle, so they may be defined
+    in a script or a notebook. Workers do not run the script again.
 
     Arguments:
-        make: gives a new environment, without time limit.
-        layout: of commands.
-        costs: where they are.
-        copies: to make room for at first; more are made when a reset asks for them.
-        workers: how many processes; as many as there are processors if left out.
-        name: of the environment, for messages.
+        make: function that returns a new environment, without time limit.
+        probe: an environment of the same kind.
+        workers: number of processes; the number of processors by default.
     """
 
-    def __init__(
-        self,
-        make: Make,
-        layout: Layout,
-        costs: Costs,
-        copies: int = 1,
-        *,
-        workers: int | None = None,
-        name: str = "the environment",
-    ) -> None:
-        super().__init__(name)
-        count = workers if workers is not None else os.cpu_count() or 1
-        if count < 1:
-            raise ValueError(f"workers: expected at least 1, got {count}")
-        content = cloudpickle.dumps((make, layout, costs))
-        self._workers = [_start() for _ in range(count)]
-        # At the interpreter's end too; and when nobody holds the pool any more.
-        self._finalizer = weakref.finalize(self, _end, self._workers)
-        self._fields: Fields | None = None
-        with self._closed_on_error():
-            for worker in range(count):
-                # Modules beside the user's script are found there as they are here.
-                self._send(worker, (sys.path, content))
-            answers = [self._receive(worker) for worker in range(count)]
-            self.sizes: Sizes = answers[0]
-            self._fields_for(max(copies, 1))
+    def __init__(self, make: MakeEnv, probe: DisturbedEnv, workers: int | None = None) -> None:
+        super().__init__(make, probe)
+        self._count = workers or os.cpu_count() or 1
+        self._processes: list[_Process] = []
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """The workers' process identifiers."""
-        return tuple(process.pid for process, _ in self._workers)
+        """Identifiers of the worker processes."""
+        return tuple(process.pid for process in self._processes)
 
-    def _fields_for(self, rows: int) -> Fields:
-        self._check_open()
-        if self._fields is not None and len(self._fields.alive) >= rows:
-            return self._fields
-        with self._closed_on_error(), shared_file() as memory:
-            fields = Fields.zeros(rows, self.sizes, memory)
-            for worker in range(len(self._workers)):
-                self._send(worker, Order("share", memory=memory, rows=rows))
-            for worker in range(len(self._workers)):
-                self._receive(worker)
-        self._fields = fields
-        return fields
+    def _open(self) -> None:
+        content = cloudpickle.dumps((self._make, self._layout, self._costs))
+        self._processes = [_started() for _ in range(self._count)]
+        # Also ends the workers when the host is deleted and when the interpreter exits.
+        self._end = weakref.finalize(self, _ended, self._processes)
+        self._order(dict.fromkeys(range(self._count), ("make", content)))
 
-    def _do(self, what: str) -> None:
-        count = len(self._workers)
-        bounds = [worker * self._rows // count for worker in range(count + 1)]
-        busy = [w for w in range(count) if bounds[w] < bounds[w + 1]]
-        with self._closed_on_error():
-            for worker in busy:
-                self._send(worker, Order(what, bounds[worker], bounds[worker + 1]))
-            for worker in busy:
-                self._receive(worker)
+    def _allocated(self, rows: int) -> np.ndarray:
+        # In memory where the system has a file system for that. The file can be removed as soon as all
+        # processes have mapped it; Windows refuses to remove it, and clears it with other temporary
+        # files.
+        place = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
+        with tempfile.TemporaryDirectory(
+            prefix="holdfast-", dir=place, ignore_cleanup_errors=True
+        ) as folder:
+            path = Path(folder) / "table"
+            table = np.memmap(path, self._row_type, "w+", shape=rows)
+            order = ("map", path, self._row_type, rows)
+            self._order(dict.fromkeys(range(self._count), order))
+        return table
 
-    @contextlib.contextmanager
-    def _closed_on_error(self) -> Any:
-        # An interrupt too leaves answers behind that belong to no question any more.
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
+    def _run(self, method: str) -> None:
+        bounds = [worker * self._rows // self._count for worker in range(self._count + 1)]
+        shares = zip(range(self._count), bounds, bounds[1:], strict=False)
+        self._order({w: (method, start, stop) for w, start, stop in shares if start < stop})
 
-    def _send(self, worker: int, message: Any) -> None:
-        try:
-            self._workers[worker][1].send(message)
-        except OSError:
-            self._report_death(worker)
+    def _order(self, orders: dict[int, tuple[Any, ...]]) -> None:
+        """Send an order to each of these workers, then wait for all of them."""
+        for worker, order in orders.items():
+            try:
+                send(order, self._processes[worker].stdin)
+            except OSError:
+                raise self._exited(worker) from None
+        for worker in orders:
+            try:
+                failure = pickle.load(self._processes[worker].stdout)  # type: ignore[arg-type]
+            except (EOFError, OSError, pickle.UnpicklingError):
+                raise self._exited(worker) from None
+            if failure is not None:
+                raise _host_error(self.name, failure, worker)
 
-    def _receive(self, worker: int) -> Any:
-        try:
-            found = self._workers[worker][1].receive()
-        except (EOFError, OSError):
-            self._report_death(worker)
-        if isinstance(found, Failure):
-            raise _raised(self.name, found.copy, worker, found.text)
-        return found
-
-    def _report_death(self, worker: int) -> None:
-        process, _ = self._workers[worker]
+    def _exited(self, worker: int) -> HostError:
+        process = self._processes[worker]
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_PATIENCE)
         code = process.returncode
-        how = "is gone" if code is None else f"ended with status {code}"
+        how = "does not answer" if code is None else f"exited with status {code}"
         if code is not None and code < 0:
-            how = f"was ended by signal {-code}"
-        raise HostError(
-            f"{self.name}: worker {worker} (process {process.pid}) {how}; what it wrote last is on "
-            "the standard error"
-        ) from None
+            how = f"was killed by signal {-code}"
+        return HostError(
+            f"{self.name}: worker {worker} (process {process.pid}) {how}; its last output is on the "
+            "standard error"
+        )
 
-    def close(self) -> None:
-        """Ends the workers; none is left behind."""
-        self._is_closed = True
-        self._finalizer()
-
-
-_Worker = tuple[subprocess.Popen[bytes], Pipes]
+    def _close(self) -> None:
+        if self._processes:
+            self._end()
+            self._processes = []
 
 
-def _start() -> _Worker:
-    # Each worker has one processor to itself; libraries with threads of their own would take all.
-    alone = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    process = subprocess.Popen(
+def _started() -> _Process:
+    # One processor for each worker; libraries with threads of their own would use all of them.
+    single = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+    return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *sys.path],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        bufsize=0,
-        env={**alone, **os.environ},
+        env={**single, **os.environ},
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    return process, Pipes(process.stdout.fileno(), process.stdin.fileno())
 
 
-def _end(workers: list[_Worker]) -> None:
-    for process, pipes in workers:
-        with contextlib.suppress(OSError):
-            pipes.send(Order("close"))
+def _ended(processes: list[_Process]) -> None:
+    for process in processes:
         assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            send(("close",), process.stdin)
         with contextlib.suppress(OSError):
             process.stdin.close()
     end = time.monotonic() + _PATIENCE
-    for process, _ in workers:
+    for process in processes:
         try:
             process.wait(max(end - time.monotonic(), 0.01))
         except subprocess.TimeoutExpired:
@@ -357,7 +302,7 @@ def _end(workers: list[_Worker]) -> None:
         process.stdout.close()
 
 
-def _raised(name: str, copy: int | None, worker: int | None, text: str) -> HostError:
-    who = "" if copy is None else f" copy {copy}"
+def _host_error(name: str, failure: WorkerFailure, worker: int | None = None) -> HostError:
+    who = "" if failure.copy is None else f" copy {failure.copy}"
     where = "" if worker is None else f" in worker {worker}"
-    return HostError(f"{name}:{who}{where} raised\n\n{text}")
+    return HostError(f"{name}:{who}{where} raised\n\n{failure.text}")

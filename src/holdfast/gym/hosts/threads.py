@@ -1,4 +1,4 @@
-"""A MuJoCo task stepped by MuJoCo's own threads: many copies, as a pure function of their states."""
+"""A host that steps a MuJoCo task in MuJoCo's own threads, as a pure function of the states."""
 
 from __future__ import annotations
 
@@ -12,69 +12,74 @@ import mujoco.rollout
 import numpy as np
 from jaxtyping import Bool, Float, UInt32
 
-from holdfast.gym.hosts.costs import Costs, Transition
-from holdfast.gym.hosts.host import Reply
-from holdfast.gym.hosts.layout import Layout
+from holdfast.gym.costs import Costs, Transition
+from holdfast.gym.hosts.host import DisturbanceLayout, HostReply
 from holdfast.gym.hosts.physics import Physics, body_ids
-from holdfast.gym.mujoco.task import Moment, Task
+from holdfast.gym.mujoco.task import RobotState, RobotTask
 
 _PHYSICS = mujoco.mjtState.mjSTATE_FULLPHYSICS
 
 
 class ThreadHost:
-    """Copies of a task, each with physics of its own, in `mujoco.rollout`.
+    """Copies of a task, each with its own physics, stepped by `mujoco.rollout`.
 
-    A copy's place is its whole state in float64, as bits: JAX computes in float32, and the physics must
-    not. So a step can be taken again from any place.
+    A place is the whole state of a copy: time, positions, velocities and the rest of MuJoCo's state,
+    then the task's memory. It is stored as the bits of float64 numbers, since JAX computes in float32
+    and the physics must not. A step can therefore start from any place.
 
     Arguments:
-        task: what is played.
-        layout: of the commands.
-        costs: made of what a step shows; the task's own where None.
-        threads: of MuJoCo; as many as there are processors if left out.
+        task: the task.
+        layout: layout of the commands.
+        costs: the user's costs; None for the costs of the task.
+        threads: number of threads; the number of processors by default.
     """
 
     is_replayable = True
 
     def __init__(
-        self, task: Task, layout: Layout, costs: Costs | None = None, threads: int | None = None
+        self,
+        task: RobotTask,
+        layout: DisturbanceLayout,
+        costs: Costs | None = None,
+        threads: int | None = None,
     ) -> None:
         model = task.model
         self.task, self.layout, self.costs = task, layout, costs
-        # Physics that has gone astray must show, and not begin again as if nothing had been.
+        # MuJoCo would restart an unstable simulation silently. NaN must reach the check in training.
         self._model = copy.copy(model)
         self._model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET.value
         self.cost_names = task.cost_names if costs is None else costs.names
         self.feature_size = task.feature_size
-        self._sizes = (mujoco.mj_stateSize(model, _PHYSICS.value), model.nq, task.memory_size)
-        self.place_size = 2 * sum(self._sizes)
+        self._physics_size = mujoco.mj_stateSize(model, _PHYSICS.value)
+        # Two 32-bit numbers hold one of 64 bits.
+        self.place_size = 2 * (self._physics_size + task.memory_size)
+        # MuJoCo's state starts with the time.
+        self._qpos = slice(1, 1 + model.nq)
+        self._qvel = slice(1 + model.nq, 1 + model.nq + model.nv)
+        self._memory = slice(self._physics_size, None)
         self._bodies = body_ids(model, layout.bodies, task.name)
         self._control = mujoco.mjtState.mjSTATE_CTRL.value
         if layout.bodies:
             self._control |= mujoco.mjtState.mjSTATE_XFRC_APPLIED.value
+        self._control_size = mujoco.mj_stateSize(model, self._control)
         self._copies: list[Physics] = []
-        self._set = np.ones((0, len(layout.parameters)))  # every copy's factors
-        self._threads = threads or os.cpu_count() or 1
-        self._data = [mujoco.MjData(model) for _ in range(self._threads)]
+        self._factors = np.ones((0, len(layout.parameters)))  # one row for each copy
+        count = threads or os.cpu_count() or 1
+        self._data = [mujoco.MjData(model) for _ in range(count)]
         self._scratch = mujoco.MjData(model)
-        self._rollout = mujoco.rollout.Rollout(nthread=self._threads)
-        # A program may step two batches at the same time; the copies are there once.
+        self._rollout = mujoco.rollout.Rollout(nthread=count)
+        # Two programs may step the same environment at the same time.
         self._lock = threading.Lock()
 
-    def reset(self, seeds: UInt32[np.ndarray, " rows"]) -> Reply:
-        """As many beginnings as seeds."""
-        task, (physics, nq, _) = self.task, self._sizes
+    def reset(self, seeds: UInt32[np.ndarray, " rows"]) -> HostReply:
+        """Start one episode for each seed."""
         rows = len(seeds)
-        place = np.zeros((rows, sum(self._sizes)))
-        for row, seed in zip(place, seeds, strict=True):
-            start = task.reset(np.random.default_rng(int(seed)))
-            row[1 : 1 + nq] = start.qpos
-            row[1 + nq : 1 + nq + task.model.nv] = start.qvel
-            row[physics : physics + nq] = start.qpos
-            row[physics + nq :] = start.memory
-        nothing = np.zeros(rows, np.float32)
+        where = np.zeros((rows, self.place_size // 2))
+        for row, seed in zip(where, seeds, strict=True):
+            start = self.task.reset(np.random.default_rng(int(seed)))
+            row[self._qpos], row[self._qvel], row[self._memory] = start
         costs = np.zeros((rows, len(self.cost_names)), np.float32)
-        return self._reply(place, nothing, costs, np.zeros(rows, bool))
+        return self._reply(where, np.zeros(rows, np.float32), costs, np.zeros(rows, bool))
 
     def step(
         self,
@@ -82,8 +87,8 @@ class ThreadHost:
         actions: Float[np.ndarray, "rows action"],
         commands: Float[np.ndarray, "rows command"],
         over: Bool[np.ndarray, " rows"],
-    ) -> Reply:
-        """A step of every copy whose episode is not over; the others stay where they are."""
+    ) -> HostReply:
+        """Step every copy whose episode is not over; the others stay where they are."""
         where = np.ascontiguousarray(place).view(np.float64).copy()
         rows, going = len(where), np.flatnonzero(~over)
         rewards = np.zeros(rows, np.float32)
@@ -92,15 +97,15 @@ class ThreadHost:
         if len(going):
             some = slice(None) if len(going) == rows else going
             with self._lock:
-                found = self._steps(where[some], actions[some].astype(np.float64), commands[some])
+                found = self._stepped(where[some], actions[some].astype(np.float64), commands[some])
             where[some], rewards[some], costs[some], terminated[some] = found
         return self._reply(where, rewards, costs, terminated)
 
-    def _steps(
+    def _stepped(
         self, where: np.ndarray, actions: np.ndarray, commands: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        task, (physics, nq, _) = self.task, self._sizes
-        rows = len(where)
+        """Return the places, rewards, costs and terminations after a step of all rows."""
+        task, rows = self.task, len(where)
         models = self._disturbed(where, commands)
         control = np.empty((rows, task.frame_skip, self._control_size))
         control[:, :, : task.model.nu] = actions[:, None]
@@ -109,78 +114,63 @@ class ThreadHost:
             pushes = commands[:, self.layout.of_forces].reshape(rows, -1, 3)
             forces[:, self._bodies, :3] = pushes
             control[:, :, task.model.nu :] = forces.reshape(rows, 1, -1)
-        states = np.empty((rows, task.frame_skip, physics))
-        # All shapes are known; the checks would cost as much as everything else here.
+        states = np.empty((rows, task.frame_skip, self._physics_size))
+        # All shapes are right by construction; the checks would cost as much as the rest of this
+        # function.
         self._rollout.rollout(
             models,
             self._data,
-            np.ascontiguousarray(where[:, :physics]),
+            np.ascontiguousarray(where[:, : self._physics_size]),
             control,
             control_spec=self._control,
             nstep=task.frame_skip,
             state=states,
             skip_checks=True,
         )
-        memory = where[:, physics + nq :]
-        before = self._moment(where)
         after = np.empty_like(where)
-        after[:, :physics] = states[:, -1]
-        older = states[:, -2] if task.frame_skip > 1 else where
-        after[:, physics : physics + nq] = older[:, 1 : 1 + nq]
-        now = self._moment(after)
-        paid = task.pay(before, now, actions, memory)
-        after[:, physics + nq :] = paid.memory
-        costs = paid.costs
+        after[:, : self._physics_size] = states[:, -1]
+        before, now, memory = self._state(where), self._state(after), where[:, self._memory]
+        outcome = task.outcome(before, now, actions, memory)
+        after[:, self._memory] = outcome.memory
+        costs = outcome.costs
         if self.costs is not None:
             seen: tuple[Any, Any] = (None, None)
             if self.costs.need_observations:
-                seen = task.observe(before, memory), task.observe(now, paid.memory)
-            costs = self.costs.of_rows(
-                Transition(seen[0], actions, paid.reward, seen[1], paid.terminated, paid.info)
-            )
-        return after, paid.reward, costs, paid.terminated
+                seen = task.observe(before, memory), task.observe(now, outcome.memory)
+            reward, terminated, info = outcome.reward, outcome.terminated, outcome.info
+            steps = Transition(seen[0], actions, reward, seen[1], terminated, info)
+            costs = self.costs.of_rows(steps)
+        return after, outcome.reward, costs, outcome.terminated
 
     def _disturbed(self, where: np.ndarray, commands: np.ndarray) -> list[mujoco.MjModel]:
-        """Every copy's model with its parameters, and its state pushed."""
-        layout = self.layout
-        more = [Physics(self._model) for _ in range(len(where) - len(self._copies))]
-        self._copies += more
-        nominal = np.ones((len(more), len(layout.parameters)))
-        self._set = np.concatenate([self._set, nominal])
-        copies = self._copies[: len(where)]
+        """Push the states in place, and return the model of every copy with its factors."""
+        layout, rows = self.layout, len(where)
+        new = [Physics(self._model) for _ in range(rows - len(self._copies))]
+        self._copies += new
+        nominal = np.ones((len(new), len(layout.parameters)))
+        self._factors = np.concatenate([self._factors, nominal])
         if layout.parameters:
             factors = commands[:, layout.of_parameters].astype(np.float64)
-            # Mostly nothing has changed: to find that out copy by copy would take a fifth of a step.
-            for i in np.flatnonzero((factors != self._set[: len(where)]).any(1)):
-                copies[i].set_factors(layout.parameters, factors[i], self._scratch)
-                self._set[i] = factors[i]
+            # Most steps change no factor; to ask each copy would take a fifth of a step.
+            for i in np.flatnonzero((factors != self._factors[:rows]).any(1)):
+                self._copies[i].set_factors(layout.parameters, factors[i], self._scratch)
+                self._factors[i] = factors[i]
         if layout.state:
-            nq, nv = self.task.model.nq, self.task.model.nv
+            nv = self.task.model.nv
             pushes = commands[:, layout.of_state].astype(np.float64)
             for row, push in zip(where, pushes, strict=True):
-                mujoco.mj_integratePos(self.task.model, row[1 : 1 + nq], push[:nv], 1.0)
-                row[1 + nq : 1 + nq + nv] += push[nv:]
-        return [copy.model for copy in copies]
+                mujoco.mj_integratePos(self.task.model, row[self._qpos], push[:nv], 1.0)
+                row[self._qvel] += push[nv:]
+        return [copy.model for copy in self._copies[:rows]]
 
-    @property
-    def _control_size(self) -> int:
-        return mujoco.mj_stateSize(self.task.model, self._control)
-
-    def _moment(self, where: np.ndarray) -> Moment:
-        physics, nq, _ = self._sizes
-        nv = self.task.model.nv
-        return Moment(
-            where[:, 1 : 1 + nq],
-            where[:, 1 + nq : 1 + nq + nv],
-            where[:, physics : physics + nq],
-        )
+    def _state(self, where: np.ndarray) -> RobotState:
+        return RobotState(where[:, self._qpos], where[:, self._qvel])
 
     def _reply(
         self, where: np.ndarray, rewards: np.ndarray, costs: np.ndarray, terminated: np.ndarray
-    ) -> Reply:
-        task, now = self.task, self._moment(where)
-        memory = where[:, self._sizes[0] + self._sizes[1] :]
-        return Reply(
+    ) -> HostReply:
+        task, now, memory = self.task, self._state(where), where[:, self._memory]
+        return HostReply(
             where.view(np.uint32),
             task.observe(now, memory).astype(np.float32),
             task.features(now, memory).astype(np.float32),
@@ -190,5 +180,5 @@ class ThreadHost:
         )
 
     def close(self) -> None:
-        """Ends the threads."""
+        """End the threads."""
         self._rollout.close()

@@ -1,12 +1,12 @@
-"""The one wrapper through which every disturbance reaches a Gymnasium environment."""
+"""The Gymnasium wrapper through which a disturbance reaches an environment."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
+import functools
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -14,37 +14,31 @@ from gymnasium import spaces
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from holdfast.gym.hosts.costs import Costs, Transition
-from holdfast.gym.hosts.layout import Layout
+from holdfast.gym.costs import Costs, Transition
+from holdfast.gym.hosts.host import NO_STATE, DisturbanceLayout
 from holdfast.gym.hosts.physics import Physics, body_ids, body_names
 
-
-@dataclasses.dataclass(frozen=True)
-class Untimed:
-    """Makes an environment without Gymnasium's own time limit: whoever steps it keeps the time."""
-
-    make: Callable[[], gymnasium.Env]
-    horizon: int
-
-    def __call__(self) -> gymnasium.Env:
-        """One environment."""
-        return _Uncut(_without_time_limit(self.make()), self.horizon)
+StepResult = tuple[Float[np.ndarray, " observation"], float, bool, bool, dict[str, Any]]
 
 
-def _without_time_limit(env: gymnasium.Env) -> gymnasium.Env:
+def without_time_limit(env: gymnasium.Env, horizon: int) -> gymnasium.Env:
+    """Return the environment without Gymnasium's time limit, which training keeps itself.
+
+    An environment that truncates at or after the horizon by itself no longer reports it. A truncation
+    before the horizon stays, and ends the episode.
+    """
+    return _UncutEnv(_unlimited(env), horizon)
+
+
+def _unlimited(env: gymnasium.Env) -> gymnasium.Env:
     if isinstance(env, gymnasium.wrappers.TimeLimit):
-        return _without_time_limit(env.env)
+        return _unlimited(env.env)
     if isinstance(env, gymnasium.Wrapper):
-        env.env = _without_time_limit(env.env)
+        env.env = _unlimited(env.env)
     return env
 
 
-class _Uncut(gymnasium.Wrapper):
-    """An environment that counts its own steps: what it cuts at the horizon, others cut too.
-
-    Only what it cuts before that is an end.
-    """
-
+class _UncutEnv(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, horizon: int) -> None:
         super().__init__(env)
         self._horizon, self._steps = horizon, 0
@@ -54,69 +48,36 @@ class _Uncut(gymnasium.Wrapper):
         return self.env.reset(**given)
 
     def step(self, action: Any) -> Any:
-        found = self.env.step(action)
+        *found, truncated, info = self.env.step(action)
         self._steps += 1
-        if self._steps >= self._horizon:
-            *first, _, info = found
-            return (*first, False, info)
-        return found
+        return (*found, truncated and self._steps < self._horizon, info)
 
 
-class BoxActions(NamedTuple):
-    """Actions are vectors, those of the environment laid out flat.
+class DisturbedEnv(gymnasium.Wrapper):
+    """An environment that receives, with each action, a command that disturbs the step.
 
-    Attributes:
-        low: the smallest of each number; may be infinite.
-        high: the largest.
-    """
-
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-    @property
-    def size(self) -> int:
-        """Length of an action."""
-        return len(self.low)
-
-
-class DiscreteActions(NamedTuple):
-    """Actions are whole numbers from 0 to `choices` - 1.
-
-    Attributes:
-        choices: how many.
-        start: what the environment calls the first.
-    """
-
-    choices: int
-    start: int = 0
-
-
-class Disturbed(gymnasium.Wrapper):
-    """An environment that takes, with each action, a command that says how it is disturbed.
-
-    Observations are laid out flat, in float32: entries of a dict or tuple one after the other, a whole
-    number as an indicator. A step of five values is taken, and one of six with the cost in the third
-    place. `info["costs"]` has all costs. A reset is nominal, and so is a plain `step`.
+    Observations are flat float32 vectors: the entries of a dict or tuple one after the other, a discrete
+    value as a one-hot vector. Steps may return five values, or six with the cost in the third place.
+    `info["costs"]` contains all costs. A reset and a plain `step` are nominal.
 
     Arguments:
-        env: without its time limit: whoever steps it keeps the time.
-        layout: what the numbers of a command are.
-        costs: where the costs are; `Costs.resolve(None)` if left out.
+        env: the environment, without time limit.
+        layout: layout of the commands.
+        costs: sources of the costs; by default those of `Costs.resolve(None)`.
+        name: name for messages; by default the id or the class of the environment.
 
     Attributes:
-        name: of the environment, for messages.
-        layout: of commands.
-        action_kind: `BoxActions` or `DiscreteActions`.
         observation_size: length of an observation.
-        physics: of an environment that is MuJoCo's; None elsewhere.
+        physics: the MuJoCo model to disturb, or None.
 
     Raises:
-        ValueError: its actions are neither a box nor discrete, its observations have no fixed size, or
-            it cannot be disturbed in this way.
+        ValueError: the action space is neither a box nor discrete; an observation is an image or has no
+            fixed size; the environment cannot be disturbed in this way.
 
     Example:
-        >>> env = Disturbed(gymnasium.make("CartPole-v1"), Layout(state=4), Costs.resolve({}))
-        >>> seen, _ = env.reset(seed=0)
+        >>> layout = DisturbanceLayout(state=4)
+        >>> env = DisturbedEnv(gymnasium.make("CartPole-v1"), layout, Costs.resolve({}))
+        >>> _ = env.reset(seed=0)
         >>> calm = env.step_under(1, np.zeros(4))[0]
         >>> _ = env.reset(seed=0)
         >>> pushed = env.step_under(1, np.array([0.5, 0, 0, 0]))[0]
@@ -125,28 +86,32 @@ class Disturbed(gymnasium.Wrapper):
     """
 
     def __init__(
-        self, env: gymnasium.Env, layout: Layout | None = None, costs: Costs | None = None
+        self,
+        env: gymnasium.Env,
+        layout: DisturbanceLayout | None = None,
+        costs: Costs | None = None,
+        name: str | None = None,
     ) -> None:
         super().__init__(env)
         self._inner: Any = env.unwrapped
-        self.name = name_of(env)
-        self.layout = Layout() if layout is None else layout
+        self.name = name_of(env) if name is None else name
+        self.layout = DisturbanceLayout() if layout is None else layout
         self.costs = Costs.resolve(None, self.name) if costs is None else costs
-        self.action_kind = _action_kind(env.action_space, self.name)
+        if not isinstance(env.action_space, spaces.Box | spaces.Discrete):
+            raise ValueError(
+                f"action space: {self.name} has {env.action_space}; expected a Box or a Discrete space"
+            )
         self._inner_observations, self._inner_actions = env.observation_space, env.action_space
-        self.observation_space = _flat(env.observation_space, self.name)
+        self.observation_space = _flat_space(env.observation_space, self.name)
         self.observation_size = int(self.observation_space.shape[0])
         self.physics = physics_of(env, self.name)
-        self._state = _state_of(env)
-        if self._state is None and self.layout.state and self.physics is None:
-            env.reset(seed=0)  # some have no state before
-            self._state = _state_of(env)
-        self._nominal = np.zeros(self.layout.size, np.float32)
-        self._nominal[self.layout.of_parameters] = 1
-        self._parts = (self.layout.of_state, self.layout.of_forces, self.layout.of_parameters)
+        self._state = _state_access(env)
         self._rounds = np.issubdtype(env.action_space.dtype, np.integer)
         self._seen: Any = None
         self._factors = b""
+        # Computed once: every step uses them.
+        self._nominal = self.layout.nominal
+        self._parts = (self.layout.of_state, self.layout.of_forces, self.layout.of_parameters)
         self._check_layout()
 
     def _check_layout(self) -> None:
@@ -154,107 +119,111 @@ class Disturbed(gymnasium.Wrapper):
         if physics is not None:
             self._bodies = body_ids(physics.model, layout.bodies, self.name)
             physics.check_parameters(layout.parameters)
-        elif layout.bodies:
-            raise ValueError(f"channel: {self.name} is not MuJoCo's, so no force can push it")
-        elif layout.parameters:
-            raise ValueError(
-                f"channel: {self.name} is not MuJoCo's, so {', '.join(layout.parameters)} "
-                "cannot be changed from outside"
-            )
+        elif layout.bodies or layout.parameters:
+            what = ", ".join(layout.parameters) or "a force"
+            raise ValueError(f"channel: {self.name} does not use MuJoCo, which {what} needs")
         if layout.state and layout.state != self.state_size:
             if not self.state_size:
-                raise ValueError(
-                    f"channel: the state of {self.name} cannot be set: it is not MuJoCo's, and the "
-                    "environment has neither get_state and set_state nor a vector called state"
-                )
+                raise ValueError(NO_STATE.format(self.name))
             raise ValueError(
-                f"channel: {self.state_size} numbers push the state of {self.name}, got {layout.state}"
+                f"channel: the state of {self.name} has {self.state_size} numbers to push, "
+                f"got {layout.state}"
             )
 
     @property
     def state_size(self) -> int:
-        """How many numbers push the state; 0 where it cannot be set."""
+        """Number of values that push the state; 0 if the state cannot be set."""
         if self.physics is not None:
             return 2 * self.physics.model.nv
-        if self._state is None:
-            return 0
         if self._seen is None:
-            # Many have no state before their first episode.
-            self.reset(seed=0)
-        return _size(self._state.get())
+            self.reset(seed=0)  # Many environments have no state before their first episode.
+        return 0 if self._state is None else _size(self._state[0]())
 
     @property
     def body_names(self) -> tuple[str, ...]:
-        """The bodies that a force can push."""
+        """Names of the bodies that a force can act on."""
         return () if self.physics is None else body_names(self.physics.model)
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The physical parameters that can be changed."""
+        """Names of the physical parameters that can be changed."""
         return () if self.physics is None else self.physics.adjustable
+
+    @property
+    def row_type(self) -> np.dtype:
+        """The type of a table row that holds the inputs and the results of one copy."""
+        action: tuple[Any, ...] = ("action", np.int32)
+        if isinstance(self.action_space, spaces.Box):
+            action = ("action", np.float32, (int(np.prod(self.action_space.shape)),))
+        fields = [
+            ("seed", np.uint32),
+            action,
+            ("command", np.float32, (self.layout.size,)),
+            ("alive", np.bool_),
+            ("observation", np.float32, (self.observation_size,)),
+            ("reward", np.float32),
+            ("costs", np.float32, (len(self.costs.names),)),
+            ("terminated", np.bool_),
+        ]
+        return np.dtype(fields, align=True)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Float[np.ndarray, " observation"], dict[str, Any]]:
-        """The beginning of an episode, under nominal physics."""
+        """Start an episode with nominal physics."""
         if self.physics is not None:
             self.physics.reset()
             self._factors = b""
-        self._seen, info = self.env.reset(seed=seed, options=options)
-        self._seen = self._kept(self._seen)
-        self._state = self._state or _state_of(self.env)
+        seen, info = self.env.reset(seed=seed, options=options)
+        self._seen = self._kept(seen)
+        self._state = self._state or _state_access(self.env)
         if self.physics is not None and self._inner.model is not self.physics.model:
-            # Some build their world anew for each episode.
+            # Some environments build a new model for each episode.
             self.physics = physics_of(self.env, self.name)
-        return self._flattened(self._seen), info
+        return self._flattened(seen), info
 
-    def step(
-        self, action: ArrayLike
-    ) -> tuple[Float[np.ndarray, " observation"], float, bool, bool, dict[str, Any]]:
-        """A step that nothing disturbs."""
+    def step(self, action: ArrayLike) -> StepResult:
+        """Take an undisturbed step."""
         return self.step_under(action, self._nominal)
 
-    def step_under(
-        self, action: ArrayLike, command: Float[np.ndarray, " command"]
-    ) -> tuple[Float[np.ndarray, " observation"], float, bool, bool, dict[str, Any]]:
-        """A step under a command.
+    def step_under(self, action: ArrayLike, command: Float[np.ndarray, " command"]) -> StepResult:
+        """Take a step under a command.
 
         Arguments:
-            action: numbers laid out flat; or a whole number from 0 on.
-            command: as the layout says.
+            action: the action as a flat vector, or an index from 0.
+            command: the command, as described by the layout.
         """
         layout, taken = self.layout, self._action(action)
         state, forces, parameters = self._parts
-        # Without a force or push nothing is touched at all, so that a nominal step is that of the
-        # environment to the last bit.
         if layout.parameters:
             numbers = command[parameters]
-            # Mostly nothing has changed, and to see that in the bytes takes no time.
+            # Most steps change no factor. Comparing bytes detects that in about a microsecond.
             if numbers.tobytes() != self._factors:
                 assert self.physics is not None
                 self.physics.set_factors(layout.parameters, numbers)
                 self._factors = numbers.tobytes()
+        # A zero push or force changes nothing, so that a nominal step equals the environment's own step
+        # exactly.
         if layout.state and command[state].any():
             self._push(command[state])
         if layout.bodies and command[forces].any():
             found = self._step_under_force(taken, command[forces])
         else:
             found = self.env.step(taken)
-        return self._paid(taken, found)
+        return self._result(taken, found)
 
     def _push(self, numbers: np.ndarray) -> None:
         if self.physics is None:
             assert self._state is not None
-            before = self._state.get()
-            pushed = np.asarray(before, np.float64).ravel() + numbers
-            self._state.set(_like(before, pushed))
+            get, set_ = self._state
+            before = get()
+            set_(_like(before, np.asarray(before, np.float64).ravel() + numbers))
             return
         import mujoco
 
-        model, data = self.physics.model, self._inner.data
-        self.physics.push(data, numbers)
-        # The environment may look at where its bodies are before it steps.
-        mujoco.mj_forward(model, data)
+        self.physics.push(self._inner.data, numbers)
+        # The environment may read the positions of its bodies before it steps.
+        mujoco.mj_forward(self.physics.model, self._inner.data)
 
     def _step_under_force(self, action: Any, forces: np.ndarray) -> tuple[Any, ...]:
         applied = self._inner.data.xfrc_applied
@@ -265,105 +234,76 @@ class Disturbed(gymnasium.Wrapper):
         finally:
             applied[self._bodies, :3] = before
 
-    def _paid(
-        self, action: Any, found: tuple[Any, ...]
-    ) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        if len(found) == 6:
-            observation, reward, cost, terminated, truncated, info = found
-            info = {**info, "cost": cost}
-        else:
-            observation, reward, terminated, truncated, info = found
-            info = dict(info)
+    def _result(self, action: Any, found: tuple[Any, ...]) -> StepResult:
+        observation, reward, *cost, terminated, truncated, info = found
+        info = {**info, "cost": cost[0]} if cost else dict(info)
         step = Transition(self._seen, action, reward, observation, terminated, info)
         info["costs"] = self.costs.of(step)
         self._seen = self._kept(observation)
         return self._flattened(observation), float(reward), bool(terminated), bool(truncated), info
 
     def _kept(self, observation: Any) -> Any:
-        """What a user's cost is shown after the next step, when the environment may have changed it."""
+        """Return what a cost function receives as `observation` after the next step.
+
+        A copy, since the environment may write its next observation into the same array.
+        """
         return copy.deepcopy(observation) if self.costs.need_observations else observation
 
     def _flattened(self, observation: Any) -> np.ndarray:
-        space = self._inner_observations
-        if isinstance(space, spaces.Box):
-            # A copy: some environments go on to write into what they gave.
+        if isinstance(self._inner_observations, spaces.Box):
+            # A copy, for the same reason. `spaces.flatten` would take three times as long.
             return np.array(observation, np.float32).ravel()
-        return np.asarray(spaces.flatten(space, observation), np.float32).ravel()
+        return np.asarray(spaces.flatten(self._inner_observations, observation), np.float32).ravel()
 
     def _action(self, action: ArrayLike) -> Any:
-        if isinstance(self.action_kind, DiscreteActions):
-            return np.int64(int(np.asarray(action)) + self.action_kind.start)
-        # A copy too: the caller's memory is written again before the next step.
         space = self._inner_actions
+        if isinstance(space, spaces.Discrete):
+            return np.int64(int(np.asarray(action)) + int(space.start))
+        # A copy, since the caller writes the next action into the same array.
         numbers = np.rint(action) if self._rounds else action
         return np.array(numbers, space.dtype).reshape(space.shape)
 
 
 def name_of(env: gymnasium.Env) -> str:
-    """What messages call an environment: the name it is registered by, or that of its class."""
+    """Return the id of an environment, or the name of its class if it has none."""
     spec = getattr(env, "spec", None)
     return spec.id if spec is not None else type(env.unwrapped).__name__
 
 
 def physics_of(env: gymnasium.Env, name: str) -> Physics | None:
-    """The physics that an environment steps with, to be changed in place; None where not MuJoCo's."""
-    # Whoever has a MuJoCo model has imported it; nobody else should wait for it.
+    """Return the physics of an environment, to be changed in place, or None if it is not MuJoCo's."""
+    # An environment with a MuJoCo model has imported MuJoCo already; the others should not wait for it.
     mujoco: Any = sys.modules.get("mujoco")
-    inner = env.unwrapped
-    model, data = getattr(inner, "model", None), getattr(inner, "data", None)
+    model, data = (getattr(env.unwrapped, field, None) for field in ("model", "data"))
     if mujoco is None or not isinstance(model, mujoco.MjModel):
         return None
     if not isinstance(data, mujoco.MjData):
         return None
-    # Physics that has gone astray must show, and not begin again as if nothing had been.
+    # MuJoCo would restart an unstable simulation silently. NaN must reach the check in training.
     model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET.value
     return Physics(model, name, in_place=True)
 
 
-class _State(Protocol):
-    """Where an environment that is not MuJoCo's keeps its state."""
-
-    def get(self) -> Any: ...
-    def set(self, state: Any) -> None: ...
+_StateAccess = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
-class _Attribute(NamedTuple):
-    """A state that is an attribute."""
-
-    owner: Any
-
-    def get(self) -> Any:
-        return self.owner.state
-
-    def set(self, state: Any) -> None:
-        self.owner.state = state
-
-
-class _Methods(NamedTuple):
-    """A state behind two methods."""
-
-    owner: Any
-
-    def get(self) -> Any:
-        return self.owner.get_state()
-
-    def set(self, state: Any) -> None:
-        self.owner.set_state(state)
-
-
-def _state_of(env: gymnasium.Env) -> _State | None:
+def _state_access(env: gymnasium.Env) -> _StateAccess | None:
+    """Return functions that read and write the state of an environment without MuJoCo."""
     layer: Any = env
     while True:
-        # Not by the wrappers' own look-up, which would find each method at every layer.
+        # On the type: a wrapper forwards attributes, so every layer would seem to have the methods.
         if all(callable(getattr(type(layer), name, None)) for name in ("get_state", "set_state")):
-            return _Methods(layer)
+            return layer.get_state, layer.set_state
         if not isinstance(layer, gymnasium.Wrapper):
-            return _Attribute(layer) if hasattr(layer, "state") else None
+            break
         layer = layer.env
+    if not hasattr(layer, "state"):
+        return None
+    return lambda: layer.state, functools.partial(setattr, layer, "state")
 
 
 def _size(state: Any) -> int:
-    """How many numbers a state has; 0 where it is not made of real numbers."""
+    """Return the number of values of a state; 0 if they are not floating-point numbers."""
     try:
         array = np.asarray(state)
     except ValueError:
@@ -372,31 +312,36 @@ def _size(state: Any) -> int:
 
 
 def _like(before: Any, numbers: np.ndarray) -> Any:
-    """Numbers in the form that the environment keeps them in."""
+    """Return numbers in the type and shape of the previous state."""
     if isinstance(before, np.ndarray):
         return numbers.reshape(before.shape).astype(before.dtype)
     return type(before)(numbers.tolist())
 
 
-def _action_kind(space: gymnasium.Space, name: str) -> BoxActions | DiscreteActions:
-    if isinstance(space, spaces.Discrete):
-        return DiscreteActions(int(space.n), int(space.start))
-    if isinstance(space, spaces.Box):
-        low, high = (np.asarray(bound, float).ravel().tolist() for bound in (space.low, space.high))
-        return BoxActions(tuple(low), tuple(high))
-    raise ValueError(
-        f"action space: {name} has {space}; expected a box (vectors of numbers) or a discrete one "
-        "(a whole number)"
-    )
-
-
-def _flat(space: gymnasium.Space, name: str) -> spaces.Box:
+def _flat_space(space: gymnasium.Space, name: str) -> spaces.Box:
+    image = _image_in(space)
+    if image is not None:
+        raise ValueError(
+            f"observation space: {name} observes images of shape {image.shape}, and the policy is a "
+            "network on vectors; wrap the environment so that it returns features of the image"
+        )
     flat = spaces.flatten_space(space) if space.is_np_flattenable else None
     if not isinstance(flat, spaces.Box):
         raise ValueError(f"observation space: {name} has {space}, which has no fixed size")
     try:
         np.asarray(spaces.flatten(space, space.sample()), np.float32)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"observation space: {name} has {space}, which is not numbers") from error
+        raise ValueError(f"observation space: {name} has {space}, which is not numeric") from error
     low, high = (np.asarray(bound, np.float32).ravel() for bound in (flat.low, flat.high))
     return spaces.Box(low, high, dtype=np.float32)
+
+
+def _image_in(space: gymnasium.Space) -> spaces.Box | None:
+    """Return the first image in a space: a box of bytes with two or more axes, or with three axes."""
+    if isinstance(space, spaces.Box):
+        axes = len(space.shape)
+        return space if axes >= 3 or (axes == 2 and space.dtype == np.uint8) else None
+    parts: Any = ()
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.values() if isinstance(space, spaces.Dict) else space
+    return next((image for image in map(_image_in, parts) if image is not None), None)

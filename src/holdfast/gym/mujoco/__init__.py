@@ -1,1 +1,1 @@
-"""Tasks on MuJoCo models, for many copies at once."""
+"""Tasks on MuJoCo models."""

@@ -1,4 +1,4 @@
-"""Circle: run round a circle, most of which lies where one may not be."""
+"""Circle: run around a circle, most of which is out of bounds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import numpy as np
 
 from holdfast._support.arguments import check_whole_number
 from holdfast.gym.mujoco import models
-from holdfast.gym.mujoco.task import Moment, Paid, Rows, Start, Task
+from holdfast.gym.mujoco.task import InitialState, RobotState, RobotTask, Rows, TaskOutcome
 
-DYING = -10.0
+# Reward of the step in which an ant falls, and the range of heights of its torso: the CPO paper's.
+FALL_REWARD = -10.0
 _LOWEST, _HIGHEST = 0.2, 1.0
+# The point starts within 10 cm of the origin, where the reward is about zero.
 _START_SPREAD = 0.1
 
 
-class _Numbers(NamedTuple):
+class _CircleNumbers(NamedTuple):
     target: float
     limit: float
     cost_limit: float
@@ -27,37 +29,37 @@ class _Numbers(NamedTuple):
 
 
 _ROBOTS = {
-    "point": _Numbers(target=5.0, limit=2.5, cost_limit=20.0, horizon=200, frame_skip=5),
-    "ant": _Numbers(target=10.0, limit=3.0, cost_limit=25.0, horizon=500, frame_skip=5),
+    "point": _CircleNumbers(target=5.0, limit=2.5, cost_limit=20.0, horizon=200, frame_skip=5),
+    "ant": _CircleNumbers(target=10.0, limit=3.0, cost_limit=25.0, horizon=500, frame_skip=5),
 }
 
 
-class Circle(Task):
-    """Fast round a circle about the origin, while |x| stays below a limit.
+class Circle(RobotTask):
+    """Run fast around a circle about the origin, while |x| stays below a limit.
 
-    *Signals.* At (x, y) with velocity (vx, vy) a step pays (−y·vx + x·vy)/(1 + |√(x² + y²) − target|),
-    and costs 1 where |x| ≥ limit. The velocity is the mean over the step, so that the numerator is twice
-    the area swept a second. Two thirds of the point's circle lie beyond its limit: who runs round it
-    exceeds the cost limit many times over, and who keeps it cuts the circle off on both sides.
+    *Signals.* At (x, y) with velocity (vx, vy), the reward is (−y·vx + x·vy)/(1 + |√(x² + y²) −
+    target|), and the cost is 1 if |x| ≥ limit. The velocity is the mean over the step, so the
+    numerator is twice the area swept per second. Two thirds of the point's circle lie outside its
+    limit: running around it exceeds the cost limit many times over, and keeping the limit cuts off the
+    circle on both sides.
 
     *Point*: a disc of 1 kg with two motors, one that pushes along the heading and one that turns
-    (`models.point`). It starts near the origin with any heading. Observation, 7 numbers: x, y, cosine
-    and sine of the heading, and the three velocities. A step is 0.1 s, an episode 200 steps: about two
-    laps.
+    (`models.point`). It starts near the origin with a random heading. Observation, 7 numbers: x, y,
+    cosine and sine of the heading, and the three velocities. A step is 0.1 s, an episode 200 steps,
+    about two laps.
 
-    *Ant*: Gymnasium's. It starts near the origin, and falls when its torso leaves 0.2 ≤ z ≤ 1.0: that
-    step pays −10 and ends the episode. Observation, 29 numbers: all positions and velocities. A step is
-    0.05 s, an episode 500 steps.
+    *Ant*: Gymnasium's. It starts near the origin, and falls when its torso leaves 0.2 ≤ z ≤ 1.0; that
+    step has reward −10 and ends the episode. Observation, 29 numbers: all positions and velocities. A
+    step is 0.05 s, an episode 500 steps.
 
-    Target and limit are the CPO paper's, as are the signals. Ours are the point's physics (the original
-    moves a point without any), its horizon, and both cost limits: 20 steps of the point's 200, 25 of the
-    ant's 500.
+    Signals, target and limit are the CPO paper's. Ours are the point's physics (the original point has
+    none), its horizon, and both cost limits: 20 of the point's 200 steps, 25 of the ant's 500.
 
     Arguments:
         robot: "point" or "ant".
-        target: the circle's radius; 5 for the point and 10 for the ant unless given.
-        limit: of |x|; 2.5 and 3 unless given.
-        horizon: steps in an episode.
+        target: radius of the circle in metres; by default 5 for the point and 10 for the ant.
+        limit: limit of |x| in metres; by default 2.5 and 3.
+        horizon: number of steps of an episode.
 
     Raises:
         ValueError: another robot, a radius or limit that is not positive, a horizon below 1.
@@ -101,26 +103,27 @@ class Circle(Task):
     def _spec(self) -> mujoco.MjSpec:
         return models.point() if self.robot == "point" else models.ant()
 
-    def reset(self, generator: np.random.Generator) -> Start:
-        """Near the origin; the point with any heading and at rest."""
+    def reset(self, generator: np.random.Generator) -> InitialState:
+        """Return a state near the origin; the point has a random heading and is at rest."""
         memory = np.zeros(0)
         if self.robot == "ant":
-            qpos, qvel = ant_start(self.model, generator)
-            return Start(qpos, qvel, memory)
+            return InitialState(*ant_start(self.model, generator), memory)
         place = generator.uniform(-_START_SPREAD, _START_SPREAD, 2)
         heading = generator.uniform(-math.pi, math.pi)
-        return Start(np.array([*place, heading]), np.zeros(3), memory)
+        return InitialState(np.array([*place, heading]), np.zeros(3), memory)
 
-    def observe(self, now: Moment, memory: Rows) -> Rows:
-        """All positions and velocities; the point's heading as cosine and sine."""
+    def observe(self, now: RobotState, memory: Rows) -> Rows:
+        """Return all positions and velocities, the point's heading as cosine and sine."""
         del memory
         if self.robot == "ant":
             return np.concatenate([now.qpos, now.qvel], axis=1)
         place, heading = now.qpos[:, :2], now.qpos[:, 2:]
         return np.concatenate([place, np.cos(heading), np.sin(heading), now.qvel], axis=1)
 
-    def pay(self, before: Moment, after: Moment, actions: Rows, memory: Rows) -> Paid:
-        """Twice the swept area a second, less the farther from the circle; cost 1 beyond the limit."""
+    def outcome(
+        self, before: RobotState, after: RobotState, actions: Rows, memory: Rows
+    ) -> TaskOutcome:
+        """Return the rewards and costs of the class description."""
         del actions
         x, y = after.qpos[:, 0], after.qpos[:, 1]
         vx, vy = ((after.qpos - before.qpos)[:, :2] / self.dt).T
@@ -129,8 +132,8 @@ class Circle(Task):
         fallen = np.zeros(len(x), bool)
         if self.robot == "ant":
             fallen = has_fallen(after)
-            reward = np.where(fallen, DYING, reward)
-        return Paid(
+            reward = np.where(fallen, FALL_REWARD, reward)
+        return TaskOutcome(
             reward=reward,
             costs=(np.abs(x) >= self.limit).astype(float)[:, None],
             terminated=fallen,
@@ -145,22 +148,23 @@ class Circle(Task):
         )
 
     def drawn_model(self) -> mujoco.MjModel:
-        """The robot, the circle, and the two lines; the camera follows an ant."""
+        """Return a model with the circle and the two limits; the camera follows an ant."""
         followed = "torso" if self.robot == "ant" else None
         return models.drawn_circle(self._spec(), self.target, self.limit, followed=followed)
 
     def objects(self, memory: np.ndarray) -> None:
-        """There are none."""
+        """Return None: there are no objects."""
         del memory
 
 
 def ant_start(
     model: mujoco.MjModel, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and velocities of an ant that stands near the origin, a little out of its pose.
+    """Return positions and velocities of an ant that stands near the origin.
 
-    By as much as Point Gather's point is out of its own. The pose is the one that the model's file
-    names: Gymnasium's own environment starts with straight legs, outside the range of its joints.
+    The noise on positions (0.01) and velocities (0.1) is small enough that the ant does not fall by
+    itself. The pose is the one in the model file; Gymnasium's environment starts with straight legs,
+    outside the range of the joints.
     """
     (address,) = model.numeric("init_qpos").adr
     qpos = model.numeric_data[address : address + model.nq].copy()
@@ -169,8 +173,8 @@ def ant_start(
     return qpos, 0.1 * generator.standard_normal(model.nv)
 
 
-def has_fallen(now: Moment) -> np.ndarray:
-    """Which ants' torsos are too low or too high, or whose physics has gone astray."""
+def has_fallen(now: RobotState) -> np.ndarray:
+    """Return whether the torso of each ant is too low or too high, or its state is not finite."""
     height = now.qpos[:, 2]
     finite = np.isfinite(now.qpos).all(axis=1) & np.isfinite(now.qvel).all(axis=1)
     return ~(finite & (height >= _LOWEST) & (height <= _HIGHEST))

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float
 from holdfast._support.arguments import check_whole_number
 from holdfast.environments.gathering import APPLES, ARENA, BINS, CELLS, OBJECTS
 from holdfast.gym.mujoco import models
-from holdfast.gym.mujoco.circle import DYING, ant_start, has_fallen
-from holdfast.gym.mujoco.task import Moment, Paid, Rows, Start, Task
+from holdfast.gym.mujoco.circle import FALL_REWARD, ant_start, has_fallen
+from holdfast.gym.mujoco.task import InitialState, RobotState, RobotTask, Rows, TaskOutcome
 
 CATCH_DISTANCE = 1.0
 SENSOR_RANGE = 6.0
@@ -20,28 +20,28 @@ _PLACES = np.array([(x, y) for x in _SIDE for y in _SIDE if x or y])
 assert len(_PLACES) == CELLS
 
 
-class AntGather(Task):
+class AntGather(RobotTask):
     """Point Gather's apples and bombs for Gymnasium's Ant.
 
-    *Signals.* An object is caught, and vanishes, when the torso is less than 1 away from it. An apple
-    pays 10; a bomb pays −1, and a step in which any bomb is caught costs 1. The episode ends when
-    nothing is left, or when the torso leaves 0.2 ≤ z ≤ 1.0: that step pays −10. A step is 0.05 s, an
-    episode 500 steps.
+    *Signals.* The ant catches an object, which vanishes, when its torso is less than 1 m away. An
+    apple has reward 10, a bomb −1, and a step in which any bomb is caught has cost 1. The episode ends
+    when nothing is left, or when the torso leaves 0.2 ≤ z ≤ 1.0; that step has reward −10. A step is
+    0.05 s, an episode 500 steps.
 
-    *Arena.* Walls stand at ±7: as far as its legs reach beyond the ±6 that end Point Gather's square, so
-    that the torso gets about as far as the point does.
+    *Arena.* Walls stand at ±7, beyond the ±6 of Point Gather by the reach of the legs, so that the torso
+    gets about as far as the point does.
 
     *Observation*, 49 numbers: all positions (15) and velocities (14), sensors for apples (10) and for
-    bombs (10), which look ahead of the torso as the point's do. Distances count from the torso's middle;
-    the original counts from the centre of mass.
+    bombs (10), which look ahead of the torso as the point's do. Distances are measured from the middle
+    of the torso; in the original, from the centre of mass.
 
-    *Memory*, 30 numbers: x and y of the objects, two apples first, then which are still there.
+    *Memory*, 30 numbers: x and y of the objects, two apples first, then whether each is still there.
 
-    Dying, the range of heights and the task are the CPO paper's. The cost limit is ours: half a bomb an
-    episode.
+    The task, the reward of a fall and the range of heights are the CPO paper's. The cost limit is
+    ours: half a bomb per episode.
 
     Arguments:
-        horizon: steps in an episode.
+        horizon: number of steps of an episode.
 
     Example:
         >>> task = AntGather()
@@ -67,23 +67,25 @@ class AntGather(Task):
 
     @property
     def feature_size(self) -> int:
-        """Positions and velocities, and four numbers for each object."""
+        """Length of positions, velocities and four numbers for each object."""
         return self.model.nq + self.model.nv + 4 * OBJECTS
 
-    def reset(self, generator: np.random.Generator) -> Start:
-        """The ant near the origin, and the objects on distinct cells."""
+    def reset(self, generator: np.random.Generator) -> InitialState:
+        """Return an ant near the origin, and the objects on distinct cells."""
         qpos, qvel = ant_start(self.model, generator)
         cells = generator.choice(CELLS, OBJECTS, replace=False)
-        return Start(qpos, qvel, np.concatenate([_PLACES[cells].ravel(), np.ones(OBJECTS)]))
+        return InitialState(qpos, qvel, np.concatenate([_PLACES[cells].ravel(), np.ones(OBJECTS)]))
 
-    def observe(self, now: Moment, memory: Rows) -> Rows:
-        """Positions, velocities and sensors."""
+    def observe(self, now: RobotState, memory: Rows) -> Rows:
+        """Return positions, velocities and sensor readings."""
         ahead, left = _in_torso_frame(now, memory)
         readings = sensors(ahead, left, _present(memory), SENSOR_RANGE)
         return np.concatenate([now.qpos, now.qvel, readings], axis=1)
 
-    def pay(self, before: Moment, after: Moment, actions: Rows, memory: Rows) -> Paid:
-        """What is within reach after the step is caught."""
+    def outcome(
+        self, before: RobotState, after: RobotState, actions: Rows, memory: Rows
+    ) -> TaskOutcome:
+        """Return the outcome of catching the objects within reach after the step."""
         del before, actions
         ahead, left = _in_torso_frame(after, memory)
         present = _present(memory)
@@ -91,23 +93,24 @@ class AntGather(Task):
         present = present & ~caught
         apples, bombs = caught[:, :APPLES].sum(axis=1), caught[:, APPLES:].sum(axis=1)
         fallen = has_fallen(after)
-        return Paid(
-            reward=np.where(fallen, DYING, 10.0 * apples - bombs),
+        return TaskOutcome(
+            reward=np.where(fallen, FALL_REWARD, 10.0 * apples - bombs),
             costs=np.minimum(bombs, 1).astype(float)[:, None],
             terminated=fallen | ~present.any(axis=1),
             memory=np.concatenate([memory[:, : 2 * OBJECTS], present.astype(float)], axis=1),
             info={"apples": apples.astype(float), "bombs": bombs.astype(float)},
         )
 
-    def features(self, now: Moment, memory: Rows) -> Rows:
-        """Positions and velocities; then of every object the four numbers that Point Gather's have.
+    def features(self, now: RobotState, memory: Rows) -> Rows:
+        """Return positions and velocities, then four numbers for each object, as in Point Gather.
 
-        Where it is in the torso's frame, with the distance d turned into tanh(d/2); tanh(d − 1), which
-        is negative where it is caught; and whether it is still there. Within each kind the nearest comes
-        first and the caught last.
+        The four numbers are the place in the torso's frame, with the distance d replaced by tanh(d/2);
+        tanh(d − 1), which is negative where the object is caught; and whether it is still there. Within
+        each kind, objects are sorted by distance, and caught ones come last.
         """
         ahead, left = _in_torso_frame(now, memory)
         present = _present(memory)
+        # tanh(d/2)/d tends to 1/2 at 0; below 1e-6 the quotient has reached that to float32.
         distance = np.maximum(np.hypot(ahead, left), 1e-6)
         squash = np.where(present, np.tanh(distance / 2) / distance, 0.0)
         clearance = np.where(present, np.tanh(distance - CATCH_DISTANCE), 1.0)
@@ -120,13 +123,13 @@ class AntGather(Task):
         return np.concatenate([now.qpos, now.qvel, objects.reshape(len(memory), -1)], axis=1)
 
     def drawn_model(self) -> mujoco.MjModel:
-        """The ant, the walls and the objects."""
+        """Return a model with the ant, the walls and the objects."""
         return models.drawn_gather(models.ant(walls=True))
 
     def objects(
         self, memory: Float[np.ndarray, " memory"]
     ) -> tuple[Float[np.ndarray, "objects 2"], Bool[np.ndarray, " objects"]]:
-        """Where they lie, and which are still there."""
+        """Return the places of the objects, and whether each is still there."""
         return memory[: 2 * OBJECTS].reshape(OBJECTS, 2), memory[2 * OBJECTS :] > 0
 
 
@@ -136,9 +139,9 @@ def sensors(
     present: Bool[np.ndarray, "rows 10"],
     sensor_range: float,
 ) -> Float[np.ndarray, "rows 20"]:
-    """Readings for apples, then for bombs, each in ten sectors from right to left.
+    """Return the sensor readings for apples, then for bombs, each in ten sectors from right to left.
 
-    Point Gather's, in NumPy and for many copies.
+    These are Point Gather's sensors in NumPy, for many copies.
 
     Example:
         >>> ahead, left = np.full((1, 10), 3.0), np.full((1, 10), -0.1)
@@ -149,7 +152,7 @@ def sensors(
     seen = present & (ahead >= 0) & (distance <= sensor_range)
     reading = np.where(seen, 1 - distance / sensor_range, 0.0)
     sector = np.floor((np.arctan2(left, ahead) / np.pi + 0.5) * BINS)
-    # Straight to the left is the last sector's, not one more.
+    # An object exactly to the left belongs to the last sector.
     sector = np.clip(sector, 0, BINS - 1)
     readings = np.where(sector[:, None] == np.arange(BINS)[:, None], reading[:, None], 0.0)
     return np.concatenate(
@@ -161,8 +164,8 @@ def _present(memory: Rows) -> Bool[np.ndarray, "rows 10"]:
     return memory[:, 2 * OBJECTS :] > 0
 
 
-def _in_torso_frame(now: Moment, memory: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """How far ahead of the torso and how far to its left each object lies, on the floor."""
+def _in_torso_frame(now: RobotState, memory: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distances of each object ahead of the torso and to its left, on the floor."""
     w, x, y, z = now.qpos[:, 3:7].T
     heading = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y**2 + z**2))[:, None]
     cosine, sine = np.cos(heading), np.sin(heading)

@@ -1,8 +1,8 @@
-"""What a task on a MuJoCo model is: pure functions of positions and velocities, for many copies.
+"""The interface of a task on a MuJoCo model: pure functions of positions and velocities.
 
-Physics is MuJoCo's, whoever calls it: `mujoco.rollout` with threads for training, `TaskEnv` one copy at
-a time for Gymnasium. A task says how an episode begins, what is seen, and what a step pays. Everything
-is in float64 and works on rows, one for each copy.
+MuJoCo computes the physics: `mujoco.rollout` with threads in training, `TaskEnv` for a single copy in
+Gymnasium. A task defines the initial state, the observation, the reward and the costs. All arrays are
+float64 and have one row for each copy.
 """
 
 from __future__ import annotations
@@ -18,39 +18,30 @@ from jaxtyping import Bool, Float
 Rows = Float[np.ndarray, "rows size"]
 
 
-class Start(NamedTuple):
-    """The beginning of one episode."""
+class InitialState(NamedTuple):
+    """The initial positions, velocities and memory of one episode."""
 
     qpos: Float[np.ndarray, " nq"]
     qvel: Float[np.ndarray, " nv"]
     memory: Float[np.ndarray, " memory"]
 
 
-class Moment(NamedTuple):
-    """Where copies are.
-
-    Attributes:
-        qpos: generalised positions.
-        qvel: generalised velocities.
-        seen_qpos: the positions that `data.xpos` and the like were computed from: one substep older
-            than `qpos` after a step, the same after a reset. (With Runge-Kutta they are neither: there
-            they come from its last stage.)
-    """
+class RobotState(NamedTuple):
+    """The generalised positions and velocities of copies."""
 
     qpos: Float[np.ndarray, "rows nq"]
     qvel: Float[np.ndarray, "rows nv"]
-    seen_qpos: Float[np.ndarray, "rows nq"]
 
 
-class Paid(NamedTuple):
-    """What a step pays.
+class TaskOutcome(NamedTuple):
+    """The outcome of a step.
 
     Attributes:
-        reward: of each copy.
-        costs: of each copy, a column for every cost of the task's own; none is fine.
+        reward: reward of each copy.
+        costs: costs of each copy, one column for each cost of the task.
         terminated: whether the episode is over.
-        memory: what the task remembers from now on.
-        info: named quantities that a user's cost may be made of, such as "x_velocity".
+        memory: memory of the task after the step.
+        info: named quantities for cost functions, such as "x_velocity".
     """
 
     reward: Float[np.ndarray, " rows"]
@@ -60,19 +51,19 @@ class Paid(NamedTuple):
     info: Mapping[str, Float[np.ndarray, " rows"]]
 
 
-class Task(abc.ABC):
+class RobotTask(abc.ABC):
     """A task on a MuJoCo model.
 
     Attributes:
-        name: what runs and messages call it.
-        model: the nominal physics; never changed, whoever varies it works on copies.
-        frame_skip: substeps of one step.
-        horizon: steps after which an episode is cut.
-        observation_size: length of what `observe` gives.
-        memory_size: how many numbers the task remembers of a copy besides its physics.
-        cost_names: the task's own costs.
-        cost_limits: the limits that belong to them, if there are any.
-        discount: that belongs to the task.
+        name: name for runs and messages.
+        model: the nominal physics, which is never changed.
+        frame_skip: number of physics steps in a step.
+        horizon: number of steps of an episode.
+        observation_size: length of an observation.
+        memory_size: length of the task's memory, the state of a copy besides its physics.
+        cost_names: names of the task's costs.
+        cost_limits: limits of the costs, or None.
+        discount: discount of the reward.
     """
 
     name: str
@@ -87,36 +78,35 @@ class Task(abc.ABC):
 
     @property
     def dt(self) -> float:
-        """Seconds of one step."""
+        """Duration of a step in seconds."""
         return self.model.opt.timestep * self.frame_skip
 
     @abc.abstractmethod
-    def reset(self, generator: np.random.Generator) -> Start:
-        """The beginning of an episode."""
+    def reset(self, generator: np.random.Generator) -> InitialState:
+        """Return the initial state of an episode."""
 
     @abc.abstractmethod
-    def observe(self, now: Moment, memory: Rows) -> Rows:
-        """What the policy sees."""
+    def observe(self, now: RobotState, memory: Rows) -> Rows:
+        """Return the observations."""
 
     @abc.abstractmethod
-    def pay(self, before: Moment, after: Moment, actions: Rows, memory: Rows) -> Paid:
-        """What the step from `before` to `after` pays.
+    def outcome(
+        self, before: RobotState, after: RobotState, actions: Rows, memory: Rows
+    ) -> TaskOutcome:
+        """Return rewards, costs and terminations of a step.
 
         Arguments:
-            before: where the copies were.
-            after: where they are.
-            actions: what was asked of the actuators, as the environment's own reward counts it.
-            memory: what the task remembered before the step.
+            before: states before the step.
+            after: states after the step.
+            actions: inputs of the actuators, before MuJoCo clips them.
+            memory: memory before the step.
         """
 
-    def features(self, now: Moment, memory: Rows) -> Rows:
-        """All that the future depends on, for critics and adversaries; by default positions too.
-
-        Unlike observations these may not leave anything out.
-        """
+    def features(self, now: RobotState, memory: Rows) -> Rows:
+        """Return the input of critics and adversaries: everything that the future depends on."""
         return np.concatenate([self.observe(now, memory), memory], axis=1)
 
     @property
     def feature_size(self) -> int:
-        """Length of what `features` gives."""
+        """Length of the features."""
         return self.observation_size + self.memory_size

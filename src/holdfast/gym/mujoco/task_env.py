@@ -1,4 +1,4 @@
-"""A task on a MuJoCo model behind Gymnasium's interface, one copy at a time."""
+"""`TaskEnv`: a task on a MuJoCo model as a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import check_whole_number
+from holdfast.gym.costs import cost_info
+from holdfast.gym.making import check_render_mode
 from holdfast.gym.mujoco.circle import Circle
+from holdfast.gym.mujoco.drawing import Drawing, DrawnTask
 from holdfast.gym.mujoco.gather import AntGather
-from holdfast.gym.mujoco.models import Drawing, Drawn
-from holdfast.gym.mujoco.task import Moment, Task
+from holdfast.gym.mujoco.task import RobotState, RobotTask
 
-TASKS: dict[str, Callable[..., Task]] = {
+TASKS: dict[str, Callable[..., RobotTask]] = {
     "point-circle": functools.partial(Circle, "point"),
     "ant-circle": functools.partial(Circle, "ant"),
     "ant-gather": AntGather,
@@ -27,28 +29,28 @@ TASKS: dict[str, Callable[..., Task]] = {
 
 
 class TaskEnv(gymnasium.Env):
-    """A task as an environment, its physics stepped by MuJoCo.
+    """A task as a Gymnasium environment, with one copy that MuJoCo steps.
 
-    Costs are in `info`: "costs" has all of them, "cost" the first; what else the task tells stands
-    beside them. What is drawn at random is drawn by Gymnasium's own generator, so a seed repeats an
-    episode. An episode is not cut here: `gymnasium.make` sees to that.
+    `info` contains all costs in "costs", the first in "cost", and the quantities that the task names.
+    Gymnasium's generator draws all random numbers, so a seed repeats an episode. The time limit is that
+    of `gymnasium.make`.
 
     Arguments:
-        task: a `Task`, or a name in `TASKS`.
-        render_mode: "rgb_array", which needs no display.
-        width: of a picture.
-        height: of a picture.
-        options: of the task, where it is given by name.
+        task: a `RobotTask`, or a name in `TASKS`.
+        render_mode: "rgb_array", which needs no display, or None.
+        width: width of a picture in pixels.
+        height: height of a picture in pixels.
+        options: arguments of the task, if it is given by name.
 
     Attributes:
         task: the task.
-        model: this environment's own copy of the physics, free to be changed.
+        model: a copy of the task's model, which may be changed.
         data: MuJoCo's state.
-        memory: what the task remembers.
+        memory: the task's memory.
 
     Raises:
-        ValueError: no task of that name, no such way to render, a picture without pixels.
-        TypeError: options beside a task that has been made already.
+        ValueError: there is no such task or render mode, or a picture has no pixels.
+        TypeError: options for a task that is not given by name.
 
     Example:
         >>> import gymnasium, holdfast
@@ -63,7 +65,7 @@ class TaskEnv(gymnasium.Env):
 
     def __init__(
         self,
-        task: Task | str = "point-circle",
+        task: RobotTask | str = "point-circle",
         render_mode: str | None = None,
         *,
         width: int = 480,
@@ -75,11 +77,8 @@ class TaskEnv(gymnasium.Env):
                 raise ValueError(f"task: expected one of {', '.join(TASKS)}, got {task!r}")
             task = TASKS[task](**options)
         elif options:
-            given = ", ".join(options)
-            raise TypeError(f"task: {given} belong to making it, and it has been made already")
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            known = ", ".join(self.metadata["render_modes"])
-            raise ValueError(f"render_mode: expected one of {known}, got {render_mode!r}")
+            raise TypeError(f"task: options ({', '.join(options)}) need the name of a task")
+        check_render_mode(render_mode, self.metadata)
         check_whole_number("width", width, least=1)
         check_whole_number("height", height, least=1)
         self.task = task
@@ -88,7 +87,6 @@ class TaskEnv(gymnasium.Env):
         self.model: mujoco.MjModel = copy.copy(task.model)
         self.data = mujoco.MjData(self.model)
         self.memory = np.zeros(task.memory_size)
-        self._seen_qpos = self.data.qpos.copy()
         self._size = {"width": width, "height": height}
         self._drawing: Drawing | None = None
         self.observation_space = spaces.Box(-np.inf, np.inf, (task.observation_size,), np.float64)
@@ -96,19 +94,14 @@ class TaskEnv(gymnasium.Env):
         self.action_space = spaces.Box(low, high)
 
     @property
-    def frame_skip(self) -> int:
-        """Substeps of one step."""
-        return self.task.frame_skip
-
-    @property
     def dt(self) -> float:
-        """Seconds of one step."""
+        """Duration of a step in seconds."""
         return self.task.dt
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """The beginning of an episode; there are no options."""
+        """Start an episode; there are no options."""
         super().reset(seed=seed, options=options)
         start = self.task.reset(self.np_random)
         mujoco.mj_resetData(self.model, self.data)
@@ -117,50 +110,42 @@ class TaskEnv(gymnasium.Env):
         return self._observe(), {}
 
     def set_state(self, qpos: ArrayLike, qvel: ArrayLike) -> None:
-        """Puts the robot somewhere else; what the task remembers stays."""
+        """Set positions and velocities; the task's memory stays."""
         self.data.qpos[:] = qpos
         self.data.qvel[:] = qvel
         mujoco.mj_forward(self.model, self.data)
-        self._seen_qpos = self.data.qpos.copy()
 
     def step(self, action: ArrayLike) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """A step of MuJoCo's physics."""
-        before = self._moment()
-        asked = np.asarray(action, np.float64)
-        self.data.ctrl[:] = asked
-        if self.frame_skip > 1:
-            mujoco.mj_step(self.model, self.data, nstep=self.frame_skip - 1)
-        self._seen_qpos = self.data.qpos.copy()
-        mujoco.mj_step(self.model, self.data)
-        paid = self.task.pay(before, self._moment(), asked[None], self.memory[None])
-        self.memory = paid.memory[0]
-        info: dict[str, Any] = {name: float(values[0]) for name, values in paid.info.items()}
-        info["costs"] = paid.costs[0]
-        if len(paid.costs[0]):
-            info["cost"] = float(paid.costs[0, 0])
-        return self._observe(), float(paid.reward[0]), bool(paid.terminated[0]), False, info
+        """Step MuJoCo's physics."""
+        before = self._state()
+        control = np.asarray(action, np.float64)
+        self.data.ctrl[:] = control
+        mujoco.mj_step(self.model, self.data, nstep=self.task.frame_skip)
+        outcome = self.task.outcome(before, self._state(), control[None], self.memory[None])
+        self.memory = outcome.memory[0]
+        info = {name: float(values[0]) for name, values in outcome.info.items()}
+        info |= cost_info(outcome.costs[0])
+        return self._observe(), float(outcome.reward[0]), bool(outcome.terminated[0]), False, info
 
-    def _moment(self) -> Moment:
-        return Moment(
-            self.data.qpos.copy()[None], self.data.qvel.copy()[None], self._seen_qpos[None]
-        )
+    def _state(self) -> RobotState:
+        return RobotState(self.data.qpos.copy()[None], self.data.qvel.copy()[None])
 
     def _observe(self) -> np.ndarray:
-        return self.task.observe(self._moment(), self.memory[None])[0]
+        return self.task.observe(self._state(), self.memory[None])[0]
 
     def render(self) -> np.ndarray | None:
-        """A picture of how things stand."""
+        """Return a picture of the current state."""
         if self.render_mode is None:
             return None
         task = self.task
         if self._drawing is None:
-            model = task.drawn_model() if isinstance(task, Drawn) else copy.copy(self.model)
+            model = task.drawn_model() if isinstance(task, DrawnTask) else copy.copy(self.model)
             self._drawing = Drawing(model, **self._size)
-        objects = task.objects(self.memory) if isinstance(task, Drawn) else None
+        objects = task.objects(self.memory) if isinstance(task, DrawnTask) else None
         return self._drawing.show(self.data.qpos, *(objects or ()))
 
     def close(self) -> None:
-        """Gives back what the pictures needed."""
+        """Release the graphics."""
         if self._drawing is not None:
             self._drawing.close()
             self._drawing = None

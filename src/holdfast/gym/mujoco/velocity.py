@@ -1,11 +1,8 @@
-"""Gymnasium's robots under a speed limit, with Safety-Gymnasium's published limits."""
+"""Gymnasium's robots under a speed limit, with the limits of Safety-Gymnasium."""
 
 from __future__ import annotations
 
 import numbers
-import os
-import sys
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -16,6 +13,10 @@ from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 from gymnasium.envs.mujoco.swimmer_v5 import SwimmerEnv
 from gymnasium.envs.mujoco.walker2d_v5 import Walker2dEnv
 
+from holdfast.gym.costs import SpeedLimit
+from holdfast.gym.mujoco.drawing import use_egl_without_display
+
+# Speeds in m/s, published with Safety-Gymnasium.
 LIMITS: dict[str, float] = {
     "Ant-v5": 2.6222,
     "HalfCheetah-v5": 3.2096,
@@ -23,36 +24,40 @@ LIMITS: dict[str, float] = {
     "Swimmer-v5": 0.2282,
     "Walker2d-v5": 2.3415,
 }
-COST_LIMIT = 25.0  # of an episode, Safety-Gymnasium's
-
-_ROBOTS: dict[type, str] = {
+COST_LIMIT = 25.0  # Steps of an episode above the limit; Safety-Gymnasium's.
+ROBOTS: dict[type, str] = {
     AntEnv: "Ant-v5",
     HalfCheetahEnv: "HalfCheetah-v5",
     HopperEnv: "Hopper-v5",
     SwimmerEnv: "Swimmer-v5",
     Walker2dEnv: "Walker2d-v5",
 }
-# Contact forces are neither seen nor paid for in Safety-Gymnasium's Ant.
+# Safety-Gymnasium's Ant neither observes contact forces nor pays for them.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "Ant-v5": {"include_cfrc_ext_in_observation": False, "contact_cost_weight": 0.0}
 }
 
 
+def velocity_cost(robot: str, limit: float) -> SpeedLimit:
+    """Return the cost of a robot: of its speed in the plane for Ant, along x for the others."""
+    return SpeedLimit(limit, planar=robot == "Ant-v5")
+
+
 class VelocityLimited(gymnasium.Env):
-    """One of Gymnasium's robots whose steps cost 1 when they are too fast: `info["cost"]`.
+    """One of Gymnasium's robots, with `info["cost"]` equal to 1 in steps above a speed limit.
 
-    The speed is `info["x_velocity"]`, so going backwards is free; Ant's is the length of its velocity in
-    x and y. All else is the robot's: what it sees and is paid, its seeds, its pictures, and by name its
-    attributes, such as `model`, `data` and `set_state`.
+    The speed is `info["x_velocity"]`, so running backwards is free; for Ant it is the norm of the
+    velocity in x and y. Everything else is the robot's: observations, rewards, seeds, pictures, and
+    attributes such as `model`, `data` and `set_state`.
 
-    It is no wrapper: the cost is the environment's own, so that `unwrapped` has it too.
+    It is not a wrapper: the cost belongs to the environment, so that `unwrapped` has it too.
 
     Arguments:
-        env: Ant-v5, HalfCheetah-v5, Hopper-v5, Swimmer-v5 or Walker2d-v5, in any wrappers.
-        limit: the speed in m/s above which a step costs 1; Safety-Gymnasium's by default.
+        env: Ant-v5, HalfCheetah-v5, Hopper-v5, Swimmer-v5 or Walker2d-v5, with or without wrappers.
+        limit: largest speed without cost, in m/s; by default Safety-Gymnasium's.
 
     Raises:
-        ValueError: the environment is none of these, or the limit is no speed.
+        ValueError: the environment is none of these, or the limit is not a speed.
 
     Example:
         >>> import gymnasium
@@ -71,10 +76,9 @@ class VelocityLimited(gymnasium.Env):
 
     env: gymnasium.Env
     limit: float
-    _planar: bool
 
     def __init__(self, env: gymnasium.Env, limit: float | None = None) -> None:
-        robot = _ROBOTS.get(type(env.unwrapped))
+        robot = ROBOTS.get(type(env.unwrapped))
         if robot is None:
             raise ValueError(f"env: expected one of {', '.join(LIMITS)}, got {env}")
         if limit is None:
@@ -83,38 +87,36 @@ class VelocityLimited(gymnasium.Env):
             raise ValueError(f"limit: expected a speed of at least 0, got {limit!r}")
         self.env = env
         self.limit = float(limit)
-        self._planar = robot == "Ant-v5"
+        self._cost: SpeedLimit = velocity_cost(robot, self.limit)
         self.metadata = dict(env.metadata)
         self.render_mode = env.render_mode
         self.observation_space = env.observation_space
         self.action_space = env.action_space
-        if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        if use_egl_without_display():
             modes = self.metadata["render_modes"]
             self.metadata["render_modes"] = [mode for mode in modes if mode != "human"]
-            # Gymnasium reads it when the first picture is made, so this is early enough.
-            os.environ.setdefault("MUJOCO_GL", "egl")
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """The beginning of an episode."""
+        """Start an episode."""
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """The robot's step, and what its speed costs."""
+        """Take the robot's step, and add the cost of its speed."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        cost = float(speed(info, planar=self._planar) > self.limit)
+        cost = float(self._cost.of_info(info))
         return observation, float(reward), terminated, truncated, {**info, "cost": cost}
 
     def render(self) -> Any:
-        """The robot's picture."""
+        """Return the robot's picture."""
         return self.env.render()
 
     def close(self) -> None:
-        """Frees what pictures need."""
+        """Release the graphics."""
         self.env.close()
 
-    # The robot draws, so its generator is the one that counts.
+    # The robot draws the random numbers, so this environment uses the robot's generator.
 
     @property
     def _np_random(self) -> np.random.Generator | None:
@@ -133,33 +135,25 @@ class VelocityLimited(gymnasium.Env):
         self.env.unwrapped._np_random_seed = seed
 
     def __getattr__(self, name: str) -> Any:
-        # Never "env" itself, which a copy does not have yet when it is first asked.
+        # Not for "env": `copy.copy` asks for attributes before it has set any, which would recurse.
         if name.startswith("_") or name == "env":
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self.env.unwrapped, name)
 
 
-def speed(info: Mapping[str, Any], *, planar: bool) -> Any:
-    """What the limit is on: speed in x and y if `planar`, else along x; for one copy or for many."""
-    if planar:
-        return np.hypot(info["x_velocity"], info["y_velocity"])
-    return info["x_velocity"]
-
-
 def make(
     task: str, limit: float | None = None, render_mode: str | None = None, **options: Any
 ) -> gymnasium.Env:
-    """A speed-limited robot, without a time limit: the registry adds that.
+    """Return a robot with a speed limit, without a time limit, which `gymnasium.make` adds.
 
     Arguments:
         task: "Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Swimmer-v5" or "Walker2d-v5".
-        limit: as in `VelocityLimited`.
-        render_mode: Gymnasium's; "rgb_array" needs no display.
-        options: of the robot, as `gymnasium.make` takes them. Ant's contact forces are neither seen nor
-            paid for unless they say so.
+        limit: largest speed without cost, in m/s; by default Safety-Gymnasium's.
+        render_mode: Gymnasium's render mode; "rgb_array" needs no display.
+        options: options of the robot. By default Ant neither observes contact forces nor pays for them.
 
     Raises:
-        ValueError: there is no such task, or the limit is no speed.
+        ValueError: there is no such task, or the limit is not a speed.
     """
     if task not in LIMITS:
         raise ValueError(f"task: expected one of {', '.join(LIMITS)}, got {task!r}")

@@ -1,11 +1,10 @@
-"""Environments that are stepped outside JAX, behind the same protocol as those inside it."""
+"""Simulators that a host steps outside JAX."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -13,10 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
-from holdfast.gym.channels import DELAY, Actions, Channel, Machine, Observations, Parameters
-from holdfast.gym.hosts.asking import ask
-from holdfast.gym.hosts.host import Host, Reply
-from holdfast.gym.hosts.layout import Layout
+from holdfast.gym.channels import (
+    DELAY,
+    Actions,
+    Channel,
+    Force,
+    Machine,
+    Observations,
+    Parameters,
+)
+from holdfast.gym.hosts.callback import HostHandle, ReplySizes, call_host, handle_of
+from holdfast.gym.hosts.host import DisturbanceLayout
 from holdfast.simulators.environment import (
     Action,
     Box,
@@ -29,48 +35,37 @@ from holdfast.simulators.environment import (
 )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Facts:
-    """What an environment outside JAX is, apart from its present parameters.
+@dataclasses.dataclass(frozen=True)
+class HostedFacts:
+    """The static description of an environment outside JAX.
+
+    Facts are compared by value: environments with equal facts share their compiled programs.
 
     Attributes:
-        host: steps the copies.
-        machine: what can be disturbed.
-        channels: what is.
-        layout: of the commands to the host.
-        horizon: steps after which an episode is cut.
-        discount: of the reward.
-        cost_limits: that belong to the environment, if it has any.
-        most_copies: side by side; None for any number.
-        recipe: what makes the same environment again, as JSON can hold it; None where nothing does.
-        encode: an observation as the environment gives it, as the policy sees it.
-        decode: an action of the policy, as the environment takes it.
-        view: makes a plain Gymnasium environment with pictures.
-        failures: what the host raised; a program says only that something did.
+        machine: the quantities that can be disturbed.
+        channels: the channels of the disturbance.
+        layout: layout of the commands to the host.
+        sizes: shapes of the host's replies.
+        horizon: number of steps of an episode.
+        discount: discount of the reward.
+        cost_names: names of the costs.
+        cost_limits: limits that belong to the environment, or None.
+        most_copies: largest number of copies side by side, or None.
     """
 
-    host: Host
     machine: Machine
     channels: tuple[Channel, ...]
-    layout: Layout
+    layout: DisturbanceLayout
+    sizes: ReplySizes
     horizon: int
     discount: float
+    cost_names: tuple[str, ...]
     cost_limits: tuple[float, ...] | None
     most_copies: int | None
-    recipe: dict[str, Any]
-    encode: Callable[[Any], np.ndarray]
-    decode: Callable[[np.ndarray], np.ndarray]
-    view: Callable[[str], Any]
-    failures: list[BaseException] = dataclasses.field(default_factory=list)
-
-    @property
-    def scales(self) -> tuple[float, ...]:
-        """Of all numbers of the disturbance, channel after channel."""
-        return tuple(s for channel in self.channels for s in channel.scales(self.machine))
 
     @property
     def parts(self) -> tuple[tuple[Channel, slice], ...]:
-        """The channels, and which numbers of the disturbance are theirs."""
+        """The channels, each with the position of its numbers in the disturbance."""
         found, start = [], 0
         for channel in self.channels:
             size = len(channel.scales(self.machine))
@@ -80,30 +75,33 @@ class Facts:
 
     @property
     def drawn(self) -> dict[str, float]:
-        """Parameters that are drawn, and their scales."""
+        """The scales of the parameters that are drawn."""
         return next((c.drawn for c in self.channels if isinstance(c, Parameters)), {})
 
     @property
     def keeps_draw(self) -> bool:
-        """Whether parameters stay as they were drawn with the first step."""
+        """Whether parameters are drawn once for each episode."""
         return any(isinstance(c, Parameters) and c.per == "episode" for c in self.channels)
 
     def remembered(self, delay: float) -> int:
-        """How many past actions are kept for a delay that is drawn or, if longer, set."""
+        """Return the number of past actions to keep for the fixed delay and for drawn delays.
+
+        Drawn delays are cut at four standard deviations, which one draw in 16,000 exceeds.
+        """
         longest = max(4 * self.drawn.get(DELAY, 0.0), delay)
         return math.ceil(longest / (self.machine.dt or 1.0)) + 2 if longest > 0 else 0
 
 
 class HostedState(NamedTuple):
-    """Where one copy is.
+    """The state of one copy.
 
     Attributes:
-        place: in the host's own numbers.
-        features: what critics and adversaries see of it.
-        over: whether its episode has ended.
-        begun: whether it has made a step.
-        drawn: the numbers that the episode's parameters were made of.
-        past: actions, the latest first; none where there is no delay.
+        place: the state in the host's own encoding.
+        features: the host's input of critics and adversaries.
+        over: whether the episode has ended.
+        begun: whether a step has been taken.
+        drawn: the numbers from which the parameters of the episode are computed.
+        past: past actions, the latest first; empty without delay.
     """
 
     place: UInt32[Array, " place"]
@@ -114,50 +112,57 @@ class HostedState(NamedTuple):
     past: Float[Array, "remembered action"]
 
 
-class Hosted(Environment):
-    """An environment outside JAX: what `disturb` gives.
+class HostedEnvironment(Environment):
+    """An environment outside JAX, the result of `disturb`.
 
-    Noise is made here; the host gets an action and a command for every copy. Time limits are kept by
-    whoever samples, so `horizon` is the environment's own.
-
-    A parameter that `with_parameters` sets is fixed there: its noise is off.
+    The noise is computed here, and the host receives an action and a command for each copy. Training
+    keeps the time limit. A parameter that `with_parameters` sets is fixed: it is no longer drawn.
     """
 
     values: dict[str, Float[Array, ""]]
     fixed: dict[str, Float[Array, ""]]
-    facts: Facts = eqx.field(static=True)
+    host_number: UInt32[Array, ""]
+    facts: HostedFacts = eqx.field(static=True)
     remembered: int = eqx.field(static=True)
+    _alive: HostHandle = eqx.field(static=True)
 
-    def __init__(self, facts: Facts, **changes: Float[Array, ""]) -> None:
+    def __init__(self, facts: HostedFacts, handle: HostHandle, **changes: Any) -> None:
         nominal = {name: 0.0 if name == DELAY else 1.0 for name in facts.machine.parameters}
         self.facts = facts
-        self.values = {k: jnp.asarray(changes.get(k, v)) for k, v in nominal.items()}
+        self.values = {k: jnp.asarray(changes.get(k, v), jnp.float32) for k, v in nominal.items()}
         self.fixed = {name: jnp.asarray(float(name in changes)) for name in nominal}
         self.remembered = facts.remembered(float(changes.get(DELAY, 0.0)))
+        self.host_number = jnp.asarray(handle.number, jnp.uint32)
+        self._alive = handle
+
+    @property
+    def _handle(self) -> HostHandle:
+        # By number: all handles are equal, so a compiled program may return a pytree with another one.
+        return handle_of(self.host_number)
 
     @property
     def name(self) -> str:
-        """The environment's own."""
+        """Name of the environment."""
         return self.facts.machine.name
 
     @property
     def horizon(self) -> int:
-        """The environment's own time limit."""
+        """Number of steps of an episode."""
         return self.facts.horizon
 
     @property
     def observation_size(self) -> int:
-        """All numbers of an observation, one after the other."""
+        """Length of a flat observation."""
         return self.facts.machine.observations
 
     @property
     def feature_size(self) -> int:
-        """What the host shows, what was drawn for the episode, and what is still on its way."""
-        return self.facts.host.feature_size + self._kept + self._on_its_way
+        """Length of the features: the host's, the parameters of the episode, and delayed actions."""
+        return self.facts.sizes.features + self._kept + self._delayed_size
 
     @property
     def nature_feature_size(self) -> int:
-        """The features and the action."""
+        """Length of the features and the action."""
         space = self.action_space
         return self.feature_size + (space.size if isinstance(space, Box) else space.count)
 
@@ -166,142 +171,145 @@ class Hosted(Environment):
         return len(self.facts.drawn) if self.facts.keeps_draw else 0
 
     @property
-    def _on_its_way(self) -> int:
+    def _delayed_size(self) -> int:
         space = self.action_space
         return self.remembered * space.size if isinstance(space, Box) else 0
 
     @property
     def action_space(self) -> Box | Discrete:
-        """The environment's own."""
+        """The action space."""
         return self.facts.machine.actions
 
     @property
     def disturbance(self) -> GaussianNoise:
-        """The numbers of all channels; where there is none, one that nothing depends on."""
-        scales = self.facts.scales
+        """The numbers of all channels; without channels one number that has no effect."""
+        facts = self.facts
+        scales = tuple(s for channel in facts.channels for s in channel.scales(facts.machine))
         if not scales:
             return GaussianNoise(1, "none", (0.0,))
-        names = [type(channel).__name__.lower() for channel in self.facts.channels]
+        names = [type(channel).__name__.lower() for channel in facts.channels]
         return GaussianNoise(len(scales), " and ".join(names), scales)
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """As the environment or the user named them."""
-        return self.facts.host.cost_names
+        """Names of the costs."""
+        return self.facts.cost_names
 
     @property
     def cost_limits(self) -> tuple[float, ...] | None:
-        """The environment's own."""
+        """Limits that belong to the environment, or None."""
         return self.facts.cost_limits
 
     @property
     def discount(self) -> float:
-        """As it was given."""
+        """Discount of the reward."""
         return self.facts.discount
 
     @property
     def is_hosted(self) -> bool:
-        """Always."""
+        """True: a host steps the environment."""
         return True
 
     @property
     def is_replayable(self) -> bool:
-        """Whether the host can go back."""
-        return self.facts.host.is_replayable
+        """Whether the host can step from an earlier state."""
+        return self.facts.sizes.is_replayable
 
     @property
     def failure(self) -> BaseException | None:
-        """What the host raised last."""
-        return self.facts.failures[-1] if self.facts.failures else None
+        """The last exception of the host, or None."""
+        failures = self._handle.failures
+        return failures[-1] if failures else None
+
+    def forget_failure(self) -> None:
+        """Discard the exceptions of the host."""
+        self._handle.failures.clear()
 
     @property
     def most_copies(self) -> int | None:
-        """As it was given."""
+        """Largest number of copies side by side, or None."""
         return self.facts.most_copies
 
     @property
     def parameters(self) -> dict[str, float]:
-        """Factors on the model's own values; the delay in seconds."""
+        """The parameters, as factors on the values of the model; the delay in seconds."""
         return {
             name: v if isinstance(v, jax.core.Tracer) else float(v)
             for name, v in self.values.items()
         }
 
     def with_parameters(self, **changes: float) -> Self:
-        """The same environment with other physics; what is set is no longer drawn.
+        """Return the environment with other parameters, which are then fixed and no longer drawn.
 
         Raises:
-            ValueError: there is no parameter of that name, or it cannot have that value.
+            ValueError: there is no such parameter, or it cannot have that value.
         """
         for name in changes:
             if name not in self.values:
                 known = ", ".join(self.values) or "none"
                 raise ValueError(f"{name}: not a parameter of {self.name}, which has {known}")
             _check_value(name, changes[name])
-        before = {name: self.values[name] for name in self.values if float(self.fixed[name])}
-        after = {name: jnp.asarray(value, jnp.float32) for name, value in changes.items()}
-        return type(self)(self.facts, **{**before, **after})
+        return type(self)(self.facts, self._handle, **{**self._fixed_values, **changes})
+
+    @property
+    def _fixed_values(self) -> dict[str, float]:
+        return {name: float(self.values[name]) for name, v in self.fixed.items() if float(v)}
 
     def description(self) -> dict[str, Any]:
-        """All that defines it, as values that JSON can hold."""
-        fixed = {name: float(self.values[name]) for name, v in self.fixed.items() if float(v)}
+        """Return everything that defines the environment, as JSON values."""
         return {
             **super().description(),
             "channels": [channel.describe() for channel in self.facts.channels],
-            "fixed": fixed,
-            "gymnasium": self.facts.recipe,
+            "fixed": self._fixed_values,
+            "gymnasium": self._handle.recipe,
         }
 
     def encode(self, observation: Any) -> np.ndarray:
-        """An observation as the environment gives it, as the policy sees it."""
-        return self.facts.encode(observation)
-
-    def forget_failure(self) -> None:
-        """What went wrong has been told."""
-        self.facts.failures.clear()
+        """Return an observation of the Gymnasium environment as a flat vector."""
+        return self._handle.encode(observation)
 
     def decode(self, action: np.ndarray) -> np.ndarray:
-        """Actions of the policy in the form in which the environment takes them."""
-        return self.facts.decode(action)
+        """Return actions of the policy in the form that the Gymnasium environment expects."""
+        return self._handle.decode(action)
 
     def close(self) -> None:
-        """Ends worker processes; they are started again when they are needed."""
-        if not self.facts.host.is_replayable:
-            self.facts.host.close()
+        """End worker processes; the next episode starts new ones."""
+        if not self.is_replayable:
+            self._handle.host.close()
 
     def viewable(self, render_mode: str) -> Any:
-        """A plain Gymnasium environment of the same kind, with pictures."""
-        return self.facts.view(render_mode)
+        """Return a Gymnasium environment of the same kind that draws pictures."""
+        return self._handle.view(render_mode)
 
     def reset(self, key: PRNGKeyArray) -> tuple[State, Float[Array, " observation"]]:
-        """The beginning of an episode."""
+        """Start an episode."""
         return jax.tree.map(lambda leaf: leaf[0], self.reset_rows(key[None]))
 
     def step(self, state: State, action: Action, disturbance: Disturbance) -> Step:
-        """One step of one copy."""
+        """Step one copy."""
         rows = jax.tree.map(lambda leaf: leaf[None], (state, action, disturbance))
         return jax.tree.map(lambda leaf: leaf[0], self.step_rows(*rows))
 
     def reset_rows(
         self, keys: PRNGKeyArray
     ) -> tuple[HostedState, Float[Array, "rows observation"]]:
-        """As many beginnings as keys: the keys are where the environments' seeds come from."""
+        """Start one episode for each key, from which the seed of the environment is drawn."""
         seeds = jax.vmap(lambda key: jax.random.bits(key, (), jnp.uint32))(keys)
-        reply = self._ask(self.facts.host.reset, seeds)
-        rows = len(keys)
+        reply = self._call("reset", seeds)
+        rows, rest = len(keys), self._action_at_rest
         state = HostedState(
             reply.place,
             reply.features,
             over=jnp.zeros(rows, bool),
             begun=jnp.zeros(rows, bool),
             drawn=jnp.zeros((rows, len(self.facts.drawn))),
-            past=jnp.broadcast_to(self._at_rest, (rows, *self._at_rest.shape)),
+            past=jnp.broadcast_to(rest, (rows, *rest.shape)),
         )
         return state, reply.observations
 
     @property
-    def _at_rest(self) -> Float[Array, "remembered action"]:
-        """What was done before the first step: the middle of the action space, or nothing."""
+    def _action_at_rest(self) -> Float[Array, "remembered action"]:
+        """The actions before the first step: the middle of the action space, or 0 without bounds."""
         space, count = self.action_space, self.remembered
         if not isinstance(space, Box) or not count:
             return jnp.zeros((0, 0))
@@ -310,30 +318,31 @@ class Hosted(Environment):
         return jnp.broadcast_to(jnp.asarray(middle, jnp.float32), (count, space.size))
 
     def step_rows(self, states: HostedState, actions: Array, disturbances: Array) -> Step:
-        """A step of every copy under its disturbance."""
+        """Step every copy under its disturbance."""
         facts = self.facts
-        blur, pushes, drawn = jnp.zeros(()), [], states.drawn
+        noise, drawn = jnp.zeros(()), states.drawn
+        pushes: list[Array] = []
+        forces: list[Array] = []
         for channel, part in facts.parts:
             w = disturbances[:, part]
             scaled = w * jnp.asarray(channel.scales(facts.machine))
             if isinstance(channel, Actions):
                 actions = actions + scaled
             elif isinstance(channel, Observations):
-                blur = scaled
+                noise = scaled
             elif isinstance(channel, Parameters):
                 fresh = ~states.begun[:, None] | (channel.per == "step")
                 drawn = jnp.where(fresh, w, drawn)
             else:
-                pushes.append(scaled)
-        space = self.action_space
-        past = states.past
+                (forces if isinstance(channel, Force) else pushes).append(scaled)
+        space, past = self.action_space, states.past
         if isinstance(space, Box):
             actions = jnp.clip(actions, jnp.asarray(space.low), jnp.asarray(space.high))
             if self.remembered:
                 past = jnp.concatenate([actions[:, None], past[:, :-1]], axis=1)
                 actions = self._delayed(past, drawn)
-        commands = jnp.concatenate([*pushes, self._factors(drawn)], axis=1)
-        reply = self._ask(facts.host.step, states.place, actions, commands, states.over)
+        commands = jnp.concatenate([*pushes, *forces, self._factors(drawn)], axis=1)
+        reply = self._call("step", states.place, actions, commands, states.over)
         after = HostedState(
             reply.place,
             reply.features,
@@ -342,16 +351,16 @@ class Hosted(Environment):
             drawn=drawn,
             past=past,
         )
-        return Step(after, reply.observations + blur, reply.rewards, reply.costs, reply.terminated)
+        return Step(after, reply.observations + noise, reply.rewards, reply.costs, reply.terminated)
 
     def _noise(self, name: str, drawn: Float[Array, "rows parameters"]) -> Float[Array, " rows"]:
-        """The number that a parameter is made of, zero where it is fixed or not drawn."""
+        """Return the draws of a parameter; 0 if it is fixed or not drawn."""
         if name not in self.facts.drawn:
             return jnp.zeros(len(drawn))
         return drawn[:, list(self.facts.drawn).index(name)] * (1 - self.fixed[name])
 
     def _factors(self, drawn: Float[Array, "rows parameters"]) -> Float[Array, "rows factors"]:
-        """On the parameters of the physics, as the layout has them."""
+        """Return the factors on the physical parameters, in the order of the layout."""
         scales = self.facts.drawn
         each = [
             self.values[name] * (1 + scales.get(name, 0.0)) ** self._noise(name, drawn)
@@ -362,17 +371,20 @@ class Hosted(Environment):
     def _delayed(
         self, past: Float[Array, "rows remembered action"], drawn: Array
     ) -> Float[Array, "rows action"]:
-        """The action of so long ago, between two of them where it lies between."""
+        """Return the delayed actions, interpolated between the two nearest steps."""
         scale = self.facts.drawn.get(DELAY, 0.0)
-        late = self.values[DELAY] + scale * jnp.abs(self._noise(DELAY, drawn))
-        late = jnp.clip(late / (self.facts.machine.dt or 1.0), 0.0, past.shape[1] - 1)
-        before = jnp.minimum(late.astype(jnp.int32), past.shape[1] - 2)
-        share = (late - before)[:, None]
+        delay = self.values[DELAY] + scale * jnp.abs(self._noise(DELAY, drawn))
+        steps = jnp.clip(delay / (self.facts.machine.dt or 1.0), 0.0, past.shape[1] - 1)
+        before = jnp.minimum(steps.astype(jnp.int32), past.shape[1] - 2)
+        share = (steps - before)[:, None]
         rows = jnp.arange(len(past))
         return (1 - share) * past[rows, before] + share * past[rows, before + 1]
 
     def listens(self, state: HostedState) -> Bool[Array, ""]:
-        """Not at all without a channel; only at first where all that is drawn is drawn once."""
+        """Return whether the next step depends on its disturbance.
+
+        It never does without a channel, and only the first step does if all channels draw once.
+        """
         if not self.facts.channels:
             return jnp.array(False)
         if self.facts.keeps_draw and len(self.facts.channels) == 1:
@@ -380,29 +392,28 @@ class Hosted(Environment):
         return jnp.array(True)
 
     def features(self, state: HostedState) -> Float[Array, " features"]:
-        """What the host shows, what was drawn for the episode, and what is still on its way."""
+        """Return the host's features, the parameters of the episode, and the delayed actions."""
         parts = [state.features]
         if self._kept:
             parts.append(state.drawn)
-        if self._on_its_way:
+        if self._delayed_size:
             parts.append(state.past.ravel())
         return jnp.concatenate(parts)
 
     def nature_features(self, state: HostedState, action: Action) -> Float[Array, " nature"]:
-        """The features and the action."""
+        """Return the features and the action."""
         space = self.action_space
         if isinstance(space, Discrete):
             action = jax.nn.one_hot(action, space.count)
         return jnp.concatenate([self.features(state), action])
 
-    def _ask(self, function: Callable[..., Reply], *arrays: Array) -> Any:
-        facts = self.facts
-        return ask(facts.host, function, facts.failures, self.observation_size, *arrays)
+    def _call(self, method: Literal["reset", "step"], *arrays: Array) -> Any:
+        return call_host(method, self.facts.sizes, self.host_number, *arrays)
 
 
 def _check_value(name: str, value: float) -> None:
-    """Refuses what no machine has."""
-    least = {"gravity": -math.inf}.get(name, 0.0)
+    """Raise a ValueError unless a parameter can have this value."""
+    least = -math.inf if name == "gravity" else 0.0
     if not (math.isfinite(value) and value >= least) or (name == "mass" and value == 0):
         wanted = "over 0" if name == "mass" else "of at least 0" if least == 0 else "that is finite"
         raise ValueError(f"{name}: expected a number {wanted}, got {value!r}")

@@ -1,4 +1,4 @@
-"""What counts as a cost: an entry of `info`, Safety-Gymnasium's sixth value, or a function of a step."""
+"""Costs: an entry of `info`, the third of the six values of a step, or a function of a step."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ from numpy.typing import ArrayLike
 
 
 class Transition(NamedTuple):
-    """One step of an environment, as it was there: without noise on what the policy sees.
+    """One step of an environment, the argument of a cost function.
+
+    Values are those of the environment, without the noise that `Observations` adds.
 
     Attributes:
-        observation: before the step.
-        action: as the environment took it.
-        reward: of the step.
-        next_observation: after it.
-        terminated: whether the episode ended with it.
-        info: what else the environment says.
+        observation: observation before the step.
+        action: action that the environment received.
+        reward: reward of the step.
+        next_observation: observation after the step.
+        terminated: whether the step ended the episode.
+        info: the dictionary that `env.step` returned.
+
+    Example:
+        >>> step = Transition([0.0], [1.0], 0.5, [0.2], False, {"x_velocity": 3.0})
+        >>> too_fast = lambda step: float(step.info["x_velocity"] > 2)
+        >>> too_fast(step)
+        1.0
     """
 
     observation: Any
@@ -39,25 +47,25 @@ GivenCost = CostSource | Mapping[str, CostSource] | None
 
 @dataclasses.dataclass(frozen=True)
 class SpeedLimit:
-    """A cost of 1 for every step over a speed; see `speed_limit`."""
+    """A cost of 1 for each step above a speed; made by `speed_limit`."""
 
     limit: float
     key: str | tuple[str, ...] | None = None
     planar: bool | None = None
 
     def __call__(self, transition: Transition) -> float:
-        """The cost of one step."""
+        """Return the cost of one step."""
         info, keys = transition.info, self._keys(transition.info)
-        # Plain numbers: for one step NumPy would take ten times as long.
+        # Plain Python: for one step NumPy takes ten times as long.
         if isinstance(keys, str):
             return float(float(info[keys]) > self.limit)
         return float(math.hypot(*(float(info[key]) for key in keys)) > self.limit)
 
     def of_info(self, info: Mapping[str, ArrayLike]) -> Float[np.ndarray, "..."]:
-        """The costs of as many steps as the entries of `info` have numbers.
+        """Return the costs of many steps, from arrays in `info`.
 
         Raises:
-            KeyError: there is no such entry.
+            KeyError: `info` has no such entry.
         """
         keys = self._keys(info)
         if isinstance(keys, str):
@@ -78,18 +86,18 @@ class SpeedLimit:
 def speed_limit(
     limit: float, key: str | tuple[str, ...] | None = None, planar: bool | None = None
 ) -> SpeedLimit:
-    """A cost of 1 for every step over a speed, and 0 for the others.
+    """Return a cost function that is 1 for each step above a speed, and 0 otherwise.
 
     Arguments:
-        limit: in the environment's own units, metres a second for Gymnasium's robots.
-        key: the entry of `info` that is the speed, its sign counting; or several, whose length it is. If
-            left out, "x_velocity" or that and "y_velocity".
-        planar: whether both of them count. If left out they do where `info` has both, as it has for
-            Ant and Swimmer; HalfCheetah, Hopper and Walker2d have the first alone. Safety-Gymnasium's
-            own limit for Swimmer is on "x_velocity": planar=False.
+        limit: the largest speed without cost, in metres per second for Gymnasium's robots.
+        key: the entry of `info` that contains the speed, with its sign; or several entries, of which the
+            Euclidean norm is the speed. By default "x_velocity", or that and "y_velocity".
+        planar: whether both velocities count. By default they do if `info` has both, as for Ant and
+            Swimmer; HalfCheetah, Hopper and Walker2d have the first only. Safety-Gymnasium limits
+            "x_velocity" for Swimmer: planar=False.
 
     Raises:
-        ValueError: the limit is no number, or both `key` and `planar` are given.
+        ValueError: the limit is not a finite number, or both `key` and `planar` are given.
 
     Example:
         >>> cost = speed_limit(2.0)
@@ -99,11 +107,22 @@ def speed_limit(
         array([1.])
     """
     if not isinstance(limit, int | float) or not np.isfinite(limit):
-        raise ValueError(f"limit: expected a speed, got {limit!r}")
+        raise ValueError(f"limit: expected a finite number, got {limit!r}")
     if key is not None and planar is not None:
-        raise ValueError("planar: says which entries count, and so does key; give one of them")
+        raise ValueError("planar: key already selects the entries of info; give one of the two")
     keys = key if key is None or isinstance(key, str) else tuple(key)
     return SpeedLimit(float(limit), keys, planar)
+
+
+def cost_info(costs: ArrayLike) -> dict[str, Any]:
+    """Return the entries of `info` for the costs of a step: "costs", and "cost" for the first.
+
+    Example:
+        >>> cost_info([0.5, 2.0])
+        {'costs': array([0.5, 2. ]), 'cost': 0.5}
+    """
+    found = np.asarray(costs, np.float64)
+    return {"costs": found, "cost": float(found[0])} if len(found) else {"costs": found}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +130,9 @@ class Costs:
     """The costs of an environment, by name.
 
     Attributes:
-        sources: where each comes from: a key of `info` or a function of a `Transition`.
-        environment: its name, for messages.
-        is_default: whether nobody said where the cost is.
+        sources: source of each cost: a key of `info`, or a function of a `Transition`.
+        environment: name of the environment, for messages.
+        is_default: whether the user gave no cost.
 
     Example:
         >>> costs = Costs.resolve({"speed": speed_limit(2.0), "near": "cost_sum"})
@@ -128,15 +147,15 @@ class Costs:
 
     @classmethod
     def resolve(cls, cost: GivenCost, environment: str = "the environment") -> Costs:
-        """Costs from what a user may write.
+        """Return costs from the `cost` argument of `disturb`.
 
         Arguments:
-            cost: a key of `info`; a function of a `Transition`; several of them by name, or none
-                ({}); None for the cost of a six-value step, otherwise `info["cost"]`.
-            environment: its name, for messages.
+            cost: a key of `info`; a function of a `Transition`; a mapping from names to these; {} for no
+                cost; None for the cost of a six-value step, or else `info["cost"]`.
+            environment: name of the environment, for messages.
 
         Raises:
-            TypeError: it is something else.
+            TypeError: the argument is none of these.
         """
         if cost is None:
             return cls({"cost": "cost"}, environment, is_default=True)
@@ -151,31 +170,60 @@ class Costs:
             if not isinstance(name, str) or not (isinstance(source, str) or callable(source)):
                 raise TypeError(
                     "cost: expected a key of info, a function of a transition, or a mapping from "
-                    f"names to them, got {cost!r}"
+                    f"names to these, got {cost!r}"
                 )
         return cls(sources, environment)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the costs are called, in the order in which they are given."""
+        """Names of the costs, in the given order."""
         return tuple(self.sources)
 
     def of(self, transition: Transition) -> Float[np.ndarray, " costs"]:
-        """The costs of one step.
+        """Return the costs of one step.
 
         Raises:
-            ValueError: `info` does not have what is asked for, or it is not one number.
+            ValueError: `info` has no such entry, or a cost is not one number.
         """
         found = np.empty(len(self.sources))
         for i, (name, source) in enumerate(self.sources.items()):
-            if isinstance(source, str):
-                value = self._entry(transition.info, source)
-            elif isinstance(source, SpeedLimit):
-                value = self._speed_cost(source, transition, transition.info)
-            else:
-                value = source(transition)
-            found[i] = self._number(name, value)
+            found[i] = self._number(name, self._looked_up(source, transition, rows=False))
         return found
+
+    def of_rows(self, transitions: Transition) -> Float[np.ndarray, "rows costs"]:
+        """Return the costs of many steps; each field and each entry of `info` has one row for each step.
+
+        Raises:
+            ValueError: `info` has no such entry, or a cost is not one number.
+        """
+        found = np.empty((len(transitions.reward), len(self.sources)))
+        for i, (name, source) in enumerate(self.sources.items()):
+            if isinstance(source, str | SpeedLimit):
+                found[:, i] = self._looked_up(source, transitions, rows=True)
+                continue
+            for row in range(len(found)):
+                info = {key: entry[row] for key, entry in transitions.info.items()}
+                fields: Any = (field[row] for field in transitions[:-1])
+                found[row, i] = self._number(name, source(Transition(*fields, info=info)))
+        return found
+
+    def _looked_up(self, source: CostSource, transition: Transition, *, rows: bool) -> Any:
+        """Return the value of a source, and name the entries of `info` if one is missing."""
+        info = transition.info
+        if not isinstance(source, str | SpeedLimit):
+            return source(transition)
+        try:
+            if isinstance(source, str):
+                return info[source]
+            return source.of_info(info) if rows else source(transition)
+        except KeyError as error:
+            hint = "pass cost=..."
+            if isinstance(source, SpeedLimit):
+                hint = "name the entry that contains the speed with speed_limit(..., key=...)"
+            known = ", ".join(map(str, info)) or "none"
+            raise ValueError(
+                f"cost: the info of {self.environment} has no {error.args[0]!r} (it has {known}); {hint}"
+            ) from None
 
     def _number(self, name: str, value: Any) -> float:
         if isinstance(value, float):
@@ -186,66 +234,21 @@ class Costs:
             number = np.zeros(0)
         if number.size != 1 or value is None:
             shown = f"an array of shape {number.shape}" if number.size > 1 else repr(value)
-            raise ValueError(
-                f"cost: {name!r} of {self.environment} is {shown}; expected one number"
-            )
+            raise ValueError(f"cost: {name!r} of {self.environment} is {shown}, not one number")
         return float(number.item())
-
-    def of_rows(self, transitions: Transition) -> Float[np.ndarray, "rows costs"]:
-        """The costs of many steps, whose fields and entries of `info` have a row for each.
-
-        Raises:
-            ValueError: `info` does not have what is asked for.
-        """
-        rows, info = len(transitions.reward), transitions.info
-        found = np.empty((rows, len(self.sources)))
-        for i, (name, source) in enumerate(self.sources.items()):
-            if isinstance(source, str):
-                found[:, i] = self._entry(info, source)
-            elif isinstance(source, SpeedLimit):
-                found[:, i] = self._speed_cost(source.of_info, info, info)
-            else:
-                for row in range(rows):
-                    fields = {
-                        field: value[row]
-                        for field, value in transitions._asdict().items()
-                        if field != "info"
-                    }
-                    one = {key: entry[row] for key, entry in info.items()}
-                    found[row, i] = self._number(name, source(Transition(**fields, info=one)))
-        return found
-
-    def _entry(self, info: Mapping[str, Any], key: str) -> Any:
-        try:
-            return info[key]
-        except KeyError:
-            raise self._missing(info, key, "pass cost=...") from None
-
-    def _speed_cost(self, of: Callable[[Any], Any], given: Any, info: Mapping[str, Any]) -> Any:
-        try:
-            return of(given)
-        except KeyError as error:
-            hint = "tell speed_limit which entry is the speed with key=..."
-            raise self._missing(info, error.args[0], hint) from None
-
-    def _missing(self, info: Mapping[str, Any], key: str, hint: str) -> ValueError:
-        known = ", ".join(map(str, info)) or "none"
-        return ValueError(
-            f"cost: the info of {self.environment} has no {key!r} (it has {known}); {hint}"
-        )
 
     @property
     def need_observations(self) -> bool:
-        """Whether one of them is a user's function, which may look at anything."""
+        """Whether a cost is a function of the user's, which may read every field of a transition."""
         return not self.is_rebuildable
 
     @property
     def is_rebuildable(self) -> bool:
-        """Whether `from_description` can make them again: no function of the user's is among them."""
+        """Whether `from_description` can rebuild the costs: none is a function of the user's."""
         return all(isinstance(source, str | SpeedLimit) for source in self.sources.values())
 
     def describe(self) -> dict[str, Any]:
-        """All that defines them, as values that JSON can hold; a function is there by its name."""
+        """Return the costs as JSON values, with functions by their names."""
         if self.is_default:
             return {"cost": {"kind": "default"}}
         return {name: _description(source) for name, source in self.sources.items()}
@@ -254,10 +257,10 @@ class Costs:
     def from_description(
         cls, description: Mapping[str, Any], environment: str = "the environment"
     ) -> Costs:
-        """The costs that `describe` wrote down.
+        """Return the costs that `describe` described.
 
         Raises:
-            ValueError: one of them is a user's function, of which only the name is known.
+            ValueError: a cost is a function of the user's, of which only the name is known.
         """
         if description.get("cost", {}).get("kind") == "default":
             return cls.resolve(None, environment)
@@ -270,7 +273,7 @@ class Costs:
                 sources[name] = SpeedLimit(each["limit"], key, each["planar"])
             else:
                 raise ValueError(
-                    f"cost: {name!r} is the function {each.get('name')}, which has to be passed again"
+                    f"cost: {name!r} is the function {each.get('name')}; pass it again with cost="
                 )
         return cls(sources, environment)
 

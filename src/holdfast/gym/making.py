@@ -1,0 +1,178 @@
+"""Making Gymnasium environments, and the facts that an environment declares about itself."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast._support.arguments import meant
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from holdfast.gym.mujoco.task import RobotTask
+
+
+def maker(
+    environment: Any, options: dict[str, Any]
+) -> tuple[Callable[[], gymnasium.Env], dict[str, Any] | None]:
+    """Return a function that makes copies, and the id with its options if there is an id.
+
+    Arguments:
+        environment: an id, an environment that was made from one, or a function that makes one.
+        options: arguments of `gymnasium.make`.
+
+    Raises:
+        ValueError: there is no such id, or the environment cannot be copied.
+        TypeError: the argument is none of these.
+    """
+    import gymnasium
+
+    if isinstance(environment, gymnasium.Env):
+        spec = environment.spec
+        if spec is None or spec.additional_wrappers:
+            reason = "not made by gymnasium.make" if spec is None else "wrapped"
+            raise ValueError(
+                f"environment: training needs copies, and this one is {reason}; pass a function that "
+                "makes it"
+            )
+        own = {name: value for name, value in spec.kwargs.items() if name != "render_mode"}
+        if spec.max_episode_steps is not None:
+            own["max_episode_steps"] = spec.max_episode_steps
+        environment, options = spec.id, {**own, **options}
+    if isinstance(environment, str):
+        spec = spec_of(environment)
+
+        # From the specification, since a worker process may not have registered the id.
+        def make() -> gymnasium.Env:
+            return gymnasium.make(spec, disable_env_checker=True, **options)
+
+        return make, {"id": environment, "options": dict(options)}
+    if not callable(environment):
+        raise TypeError(
+            "environment: expected an id, a Gymnasium environment or a function that makes one, "
+            f"got {type(environment).__name__}"
+        )
+    if options:
+        raise ValueError(f"{next(iter(options))}: options belong to an id, not to a function")
+    return environment, None
+
+
+def spec_of(identity: str) -> Any:
+    """Return Gymnasium's specification of an id, which may be "module:id".
+
+    Raises:
+        ValueError: there is no such id; the message suggests a similar one.
+    """
+    import gymnasium
+
+    module, _, name = identity.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        return gymnasium.spec(name)
+    except ImportError as error:
+        raise ValueError(f"environment: {module} cannot be imported ({error})") from error
+    except gymnasium.error.Error as error:
+        suggestion = meant(name, gymnasium_ids(), most=20)
+        raise ValueError(f"environment: there is no {identity!r}{suggestion}") from error
+
+
+def gymnasium_ids() -> list[str]:
+    """Return the registered Gymnasium ids, or an empty list if Gymnasium is not installed."""
+    try:
+        from gymnasium.envs.registration import registry
+    except ImportError:
+        return []
+    return list(registry)
+
+
+def made(make: Callable[[], gymnasium.Env], given: Any, options: dict[str, Any]) -> gymnasium.Env:
+    """Return one environment.
+
+    Raises:
+        ValueError: it cannot be made.
+    """
+    import gymnasium
+
+    try:
+        return make()
+    except (gymnasium.error.Error, ImportError) as error:
+        hint = "; pip install holdfast[mujoco]" if "mujoco" in str(error).lower() else ""
+        raise ValueError(f"environment: {given} cannot be made ({error}){hint}") from error
+    except TypeError as error:
+        if not options:
+            raise
+        raise ValueError(
+            f"{next(iter(options))}: {given} cannot be made with {options} ({error})"
+        ) from error
+
+
+def check_render_mode(render_mode: str | None, metadata: dict[str, Any]) -> None:
+    """Raise a ValueError unless the render mode is None or listed in an environment's metadata."""
+    if render_mode is not None and render_mode not in metadata["render_modes"]:
+        known = ", ".join(metadata["render_modes"])
+        raise ValueError(f"render_mode: expected one of {known}, got {render_mode!r}")
+
+
+def time_limit(env: gymnasium.Env) -> int | None:
+    """Return the number of steps after which Gymnasium truncates an episode, or None."""
+    if env.spec is not None and env.spec.max_episode_steps is not None:
+        return int(env.spec.max_episode_steps)
+    if env.has_wrapper_attr("_max_episode_steps"):  # An inner wrapper is a TimeLimit.
+        return int(env.get_wrapper_attr("_max_episode_steps"))
+    return None
+
+
+def task_of(env: gymnasium.Env) -> RobotTask | None:
+    """Return the task of an environment that MuJoCo's threads can step, or None."""
+    try:
+        import mujoco  # noqa: F401
+    except ImportError:
+        return None
+    from holdfast.gym.mujoco import locomotion
+    from holdfast.gym.mujoco.task_env import TaskEnv
+
+    if isinstance(env.unwrapped, TaskEnv):
+        return env.unwrapped.task if _is_bare(env) else None
+    return locomotion.task_of(env)
+
+
+def _is_bare(env: gymnasium.Env) -> bool:
+    """Return whether all wrappers are those of `gymnasium.make`."""
+    from gymnasium import wrappers
+
+    usual = (wrappers.OrderEnforcing, wrappers.PassiveEnvChecker, wrappers.TimeLimit)
+    while isinstance(env, usual):
+        env = env.env
+    return env is env.unwrapped
+
+
+class DeclaredFacts(Protocol):
+    """Facts that Holdfast's own environments declare, as a `RobotTask` or an `Environment`."""
+
+    @property
+    def cost_names(self) -> tuple[str, ...]:
+        """Names of the costs."""
+
+    @property
+    def cost_limits(self) -> tuple[float, ...] | None:
+        """Limits of the costs."""
+
+    @property
+    def discount(self) -> float | None:
+        """Discount of the reward."""
+
+
+def declared_facts(env: gymnasium.Env) -> DeclaredFacts | None:
+    """Return the costs, limits and discount of one of Holdfast's environments, or None."""
+    from holdfast.environments.table_simulator import TableSimulator
+    from holdfast.gym.as_gymnasium import SimulatorEnv, TableEnv
+
+    inner = env.unwrapped
+    if isinstance(inner, SimulatorEnv):
+        return inner.simulator
+    if isinstance(inner, TableEnv):
+        return TableSimulator(inner.model)
+    return task_of(env)
