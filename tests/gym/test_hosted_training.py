@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import holdfast as hf
+from holdfast.gym.hosted import HostedEnvironment
 
 QUICK = {"cost_limit": 5.0, "batch_size": 120, "hidden": (8,), "limit_confidence": 0.0}
 ROBUST = {"radius": 0.2, "adversary": {"batch_size": 60, "updates": 1, "hidden": (8,)}}
@@ -71,10 +72,15 @@ def trained(env):
     return hf.train(env, "rcpo", iterations=2, **QUICK, **ROBUST)
 
 
-def test_a_seed_repeats_a_run_and_worker_processes_change_nothing(trained, env):
-    again = hf.train(pendulum(workers=2), "rcpo", iterations=2, **QUICK, **ROBUST)
+def test_a_seed_repeats_a_run_and_worker_processes_change_nothing(trained, env, monkeypatch):
+    def fail(*arguments):
+        raise AssertionError("an equal environment was compiled again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HostedEnvironment, "step_rows", fail)
+        again = hf.train(pendulum(workers=2), "rcpo", iterations=2, **QUICK, **ROBUST)
     np.testing.assert_array_equal(parameters(trained), parameters(again))
-    assert not children()  # they are started again when they are needed
+    assert not children()  # training ends the workers
     other = hf.train(env, "rcpo", iterations=2, seed=1, **QUICK, **ROBUST)
     assert not np.array_equal(parameters(trained), parameters(other))
 
@@ -152,8 +158,7 @@ def test_without_a_radius_and_a_channel_rcpo_is_pcpo():
 
 def test_an_environment_s_options_are_part_of_its_run(tmp_path):
     def train(gravity):
-        env = hf.disturb("Pendulum-v1", cost=spinning, horizon=10, g=gravity)
-        return hf.train(env, "trpo", iterations=1, out=tmp_path, **{**QUICK, "batch_size": 40})
+        return hf.train(pendulum(g=gravity), "trpo", iterations=1, out=tmp_path, **QUICK)
 
     train(9.0)
     with pytest.raises(ValueError, match=r"environment\.gymnasium\.options\.g 9\.0"):

@@ -74,21 +74,19 @@ class TableEnv(gymnasium.Env):
         self.observation_space = spaces.Discrete(model.states)
         self.action_space = spaces.Discrete(model.actions)
         kernel = model.transitions
+        states = np.arange(model.states)
         if isinstance(kernel, Kernel):
             self._successors, self._probabilities = kernel.successors, kernel.probabilities
         else:
             self._probabilities = kernel
-            self._successors = np.broadcast_to(np.arange(model.states), kernel.shape)
+            self._successors = np.broadcast_to(states, kernel.shape)
         shape = self._probabilities.shape
         signals = [model.reward, *(-c.utility for c in model.constraints)]
         self._signals = np.stack(
             [np.broadcast_to(s if s.ndim == 3 else s[..., None], shape) for s in signals]
         )
-        stays = (self._successors == np.arange(model.states)[:, None, None]) | (
-            self._probabilities == 0
-        )
-        silent = ((self._signals == 0) | (self._probabilities == 0)).all(0)
-        self._ends = (stays & silent).all((1, 2))
+        continues = (self._successors != states[:, None, None]) | (self._signals != 0).any(0)
+        self._ends = ~(continues & (self._probabilities > 0)).any((1, 2))
         self._state = 0
 
     def reset(

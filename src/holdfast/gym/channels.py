@@ -111,7 +111,17 @@ class _Channel:
 
 
 @dataclasses.dataclass(frozen=True)
-class Actions(_Channel):
+class _Noise(_Channel):
+    """Noise with one standard deviation, or one for each entry of a vector."""
+
+    std: Scale
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "std", _scale("std", self.std))
+
+
+@dataclasses.dataclass(frozen=True)
+class Actions(_Noise):
     """Noise that is added to every action, before the action is clipped to the action space.
 
     Arguments:
@@ -124,11 +134,6 @@ class Actions(_Channel):
         ('actions', (0.1,))
     """
 
-    std: Scale
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "std", _scale("std", self.std))
-
     def scales(self, machine: Machine) -> tuple[float, ...]:
         """Return one scale for each entry of the action."""
         if not isinstance(machine.actions, Box):
@@ -139,7 +144,7 @@ class Actions(_Channel):
 
 
 @dataclasses.dataclass(frozen=True)
-class Observations(_Channel):
+class Observations(_Noise):
     """Noise that is added to the observation after a step; critics and adversaries see no noise.
 
     Arguments:
@@ -151,11 +156,6 @@ class Observations(_Channel):
         >>> env.disturbance.scale
         (0.01, 0.1, 0.01, 0.1)
     """
-
-    std: Scale
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "std", _scale("std", self.std))
 
     def scales(self, machine: Machine) -> tuple[float, ...]:
         """Return one scale for each entry of the observation."""

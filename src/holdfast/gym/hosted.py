@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from typing import Any, Literal, NamedTuple, Self
 
 import equinox as eqx
@@ -112,6 +113,12 @@ class HostedState(NamedTuple):
     past: Float[Array, "remembered action"]
 
 
+def _fact(path: str, doc: str) -> Any:
+    """Return a property that reads a fact."""
+    read = operator.attrgetter(f"facts.{path}")
+    return property(lambda self: read(self), doc=doc)
+
+
 class HostedEnvironment(Environment):
     """An environment outside JAX, the result of `disturb`.
 
@@ -126,6 +133,16 @@ class HostedEnvironment(Environment):
     remembered: int = eqx.field(static=True)
     _alive: HostHandle = eqx.field(static=True)
 
+    name = _fact("machine.name", "Name of the environment.")
+    horizon = _fact("horizon", "Number of steps of an episode.")
+    observation_size = _fact("machine.observations", "Length of a flat observation.")
+    action_space = _fact("machine.actions", "The action space.")
+    cost_names = _fact("cost_names", "Names of the costs.")
+    cost_limits = _fact("cost_limits", "Limits that belong to the environment, or None.")
+    discount = _fact("discount", "Discount of the reward.")
+    most_copies = _fact("most_copies", "Largest number of copies side by side, or None.")
+    is_replayable = _fact("sizes.is_replayable", "Whether the host can step from an earlier state.")
+
     def __init__(self, facts: HostedFacts, handle: HostHandle, **changes: Any) -> None:
         nominal = {name: 0.0 if name == DELAY else 1.0 for name in facts.machine.parameters}
         self.facts = facts
@@ -139,21 +156,6 @@ class HostedEnvironment(Environment):
     def _handle(self) -> HostHandle:
         # By number: all handles are equal, so a compiled program may return a pytree with another one.
         return handle_of(self.host_number)
-
-    @property
-    def name(self) -> str:
-        """Name of the environment."""
-        return self.facts.machine.name
-
-    @property
-    def horizon(self) -> int:
-        """Number of steps of an episode."""
-        return self.facts.horizon
-
-    @property
-    def observation_size(self) -> int:
-        """Length of a flat observation."""
-        return self.facts.machine.observations
 
     @property
     def feature_size(self) -> int:
@@ -176,11 +178,6 @@ class HostedEnvironment(Environment):
         return self.remembered * space.size if isinstance(space, Box) else 0
 
     @property
-    def action_space(self) -> Box | Discrete:
-        """The action space."""
-        return self.facts.machine.actions
-
-    @property
     def disturbance(self) -> GaussianNoise:
         """The numbers of all channels; without channels one number that has no effect."""
         facts = self.facts
@@ -191,29 +188,9 @@ class HostedEnvironment(Environment):
         return GaussianNoise(len(scales), " and ".join(names), scales)
 
     @property
-    def cost_names(self) -> tuple[str, ...]:
-        """Names of the costs."""
-        return self.facts.cost_names
-
-    @property
-    def cost_limits(self) -> tuple[float, ...] | None:
-        """Limits that belong to the environment, or None."""
-        return self.facts.cost_limits
-
-    @property
-    def discount(self) -> float:
-        """Discount of the reward."""
-        return self.facts.discount
-
-    @property
     def is_hosted(self) -> bool:
         """True: a host steps the environment."""
         return True
-
-    @property
-    def is_replayable(self) -> bool:
-        """Whether the host can step from an earlier state."""
-        return self.facts.sizes.is_replayable
 
     @property
     def failure(self) -> BaseException | None:
@@ -224,11 +201,6 @@ class HostedEnvironment(Environment):
     def forget_failure(self) -> None:
         """Discard the exceptions of the host."""
         self._handle.failures.clear()
-
-    @property
-    def most_copies(self) -> int | None:
-        """Largest number of copies side by side, or None."""
-        return self.facts.most_copies
 
     @property
     def parameters(self) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from holdfast._support.arguments import meant
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import gymnasium
 
     from holdfast.gym.mujoco.task import RobotTask
+    from holdfast.simulators.environment import Environment
 
 
 def maker(
@@ -131,41 +132,12 @@ def task_of(env: gymnasium.Env) -> RobotTask | None:
         import mujoco  # noqa: F401
     except ImportError:
         return None
-    from holdfast.gym.mujoco import locomotion
-    from holdfast.gym.mujoco.task_env import TaskEnv
+    from holdfast.gym.mujoco import task_env
 
-    if isinstance(env.unwrapped, TaskEnv):
-        return env.unwrapped.task if _is_bare(env) else None
-    return locomotion.task_of(env)
+    return task_env.task_of(env)
 
 
-def _is_bare(env: gymnasium.Env) -> bool:
-    """Return whether all wrappers are those of `gymnasium.make`."""
-    from gymnasium import wrappers
-
-    usual = (wrappers.OrderEnforcing, wrappers.PassiveEnvChecker, wrappers.TimeLimit)
-    while isinstance(env, usual):
-        env = env.env
-    return env is env.unwrapped
-
-
-class DeclaredFacts(Protocol):
-    """Facts that Holdfast's own environments declare, as a `RobotTask` or an `Environment`."""
-
-    @property
-    def cost_names(self) -> tuple[str, ...]:
-        """Names of the costs."""
-
-    @property
-    def cost_limits(self) -> tuple[float, ...] | None:
-        """Limits of the costs."""
-
-    @property
-    def discount(self) -> float | None:
-        """Discount of the reward."""
-
-
-def declared_facts(env: gymnasium.Env) -> DeclaredFacts | None:
+def declared_facts(env: gymnasium.Env) -> RobotTask | Environment | None:
     """Return the costs, limits and discount of one of Holdfast's environments, or None."""
     from holdfast.environments.table_simulator import TableSimulator
     from holdfast.gym.as_gymnasium import SimulatorEnv, TableEnv

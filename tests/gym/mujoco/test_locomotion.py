@@ -8,8 +8,8 @@ import mujoco.rollout
 import numpy as np
 import pytest
 
-from holdfast.gym.mujoco.locomotion import task_of
 from holdfast.gym.mujoco.task import RobotState
+from holdfast.gym.mujoco.task_env import task_of
 from holdfast.gym.mujoco.velocity import VelocityLimited
 
 FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS

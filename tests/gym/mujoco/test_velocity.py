@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from holdfast.gym.mujoco.locomotion import task_of
 from holdfast.gym.mujoco.task import RobotState
+from holdfast.gym.mujoco.task_env import task_of
 from holdfast.gym.mujoco.velocity import LIMITS, VelocityLimited, make
 
 every_robot = pytest.mark.parametrize("task", LIMITS)

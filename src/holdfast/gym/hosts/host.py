@@ -95,23 +95,19 @@ class HostReply(NamedTuple):
 
 
 class Host(Protocol):
-    """Copies of one environment."""
+    """Copies of one environment.
 
-    @property
-    def is_replayable(self) -> bool:
-        """Whether a step can start from any earlier place."""
+    Attributes:
+        is_replayable: whether a step can start from any earlier place.
+        place_size: length of a place.
+        feature_size: length of the features of a copy.
+        cost_names: names of the costs, in the order of `HostReply.costs`.
+    """
 
-    @property
-    def place_size(self) -> int:
-        """Length of a place."""
-
-    @property
-    def feature_size(self) -> int:
-        """Length of the features of a copy."""
-
-    @property
-    def cost_names(self) -> tuple[str, ...]:
-        """Names of the costs, in the order of `HostReply.costs`."""
+    is_replayable: bool
+    place_size: int
+    feature_size: int
+    cost_names: tuple[str, ...]
 
     def reset(self, seeds: UInt32[np.ndarray, " rows"]) -> HostReply:
         """Start one episode for each seed."""

@@ -152,10 +152,6 @@ class Circle(RobotTask):
         followed = "torso" if self.robot == "ant" else None
         return models.drawn_circle(self._spec(), self.target, self.limit, followed=followed)
 
-    def objects(self, memory: np.ndarray) -> None:
-        """Return None: there are no objects."""
-        del memory
-
 
 def ant_start(
     model: mujoco.MjModel, generator: np.random.Generator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -13,19 +13,6 @@ from jaxtyping import Bool, Float
 
 # Name of the camera from which pictures are taken, if a model has it.
 CAMERA = "picture"
-
-
-@runtime_checkable
-class DrawnTask(Protocol):
-    """A task with a model for pictures."""
-
-    def drawn_model(self) -> mujoco.MjModel:
-        """Return a model with the joints of the task's model, and more to look at."""
-
-    def objects(
-        self, memory: Float[np.ndarray, " memory"]
-    ) -> tuple[Float[np.ndarray, "objects 2"], Bool[np.ndarray, " objects"]] | None:
-        """Return the places of objects and whether each is still there; None without objects."""
 
 
 def use_egl_without_display() -> bool:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any, ClassVar
 
-import gymnasium
 import mujoco
 import numpy as np
-from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from jaxtyping import Bool, Float
 
 from holdfast.gym.mujoco.task import InitialState, RobotState, RobotTask, Rows, TaskOutcome
-from holdfast.gym.mujoco.velocity import COST_LIMIT, ROBOTS, VelocityLimited, velocity_cost
+from holdfast.gym.mujoco.velocity import COST_LIMIT, ROBOTS, velocity_cost
 
 Numbers = Float[np.ndarray, " rows"]
 
@@ -179,37 +177,24 @@ _TASKS: dict[str, type[Locomotion]] = {
 }
 
 
-def task_of(env: gymnasium.Env) -> RobotTask | None:
-    """Return the task of a Gymnasium environment, or None if it is not a function of MuJoCo's state.
+def locomotion_task(
+    env: Any, name: str, horizon: int, speed_limit: float | None = None
+) -> Locomotion | None:
+    """Return the task of one of Gymnasium's robots, or None if there is none.
 
     There is a task for HalfCheetah-v5, Hopper-v5, Walker2d-v5, Swimmer-v5, and for Ant-v5 with
-    `include_cfrc_ext_in_observation=False, contact_cost_weight=0`, if they have a time limit and all
-    wrappers are those of `gymnasium.make` or `VelocityLimited`. Gymnasium can step any other
-    environment.
+    `include_cfrc_ext_in_observation=False, contact_cost_weight=0`.
 
     Example:
         >>> import gymnasium
-        >>> from holdfast.gym.mujoco.locomotion import task_of
-        >>> task = task_of(gymnasium.make("Hopper-v5"))
+        >>> task = locomotion_task(gymnasium.make("Hopper-v5").unwrapped, "hopper", horizon=50)
         >>> task.name, task.horizon, task.observation_size
-        ('Hopper-v5', 1000, 11)
-        >>> task_of(gymnasium.make("CartPole-v1")) is None
-        True
+        ('hopper', 50, 11)
     """
-    horizons: list[int] = []
-    spec, limit = env.unwrapped.spec, None
-    inner: Any = env
-    while type(inner) in (OrderEnforcing, PassiveEnvChecker, TimeLimit, VelocityLimited):
-        if isinstance(inner, TimeLimit):
-            horizons.append(inner._max_episode_steps)
-        if isinstance(inner, VelocityLimited):
-            limit = inner.limit
-        inner = inner.env
-    task = _TASKS.get(ROBOTS.get(type(inner), ""))
-    if task is None or not horizons or not _is_function_of_state(inner, task):
+    task = _TASKS.get(ROBOTS.get(type(env), ""))
+    if task is None or not _is_function_of_state(env, task):
         return None
-    spec = spec or inner.spec
-    return task(inner, spec.id if spec else type(inner).__name__, min(horizons), limit)
+    return task(env, name, horizon, speed_limit)
 
 
 def _is_function_of_state(env: Any, task: type[Locomotion]) -> bool:

@@ -8,6 +8,7 @@ float64 and have one row for each copy.
 from __future__ import annotations
 
 import abc
+import copy
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -110,3 +111,14 @@ class RobotTask(abc.ABC):
     def feature_size(self) -> int:
         """Length of the features."""
         return self.observation_size + self.memory_size
+
+    def drawn_model(self) -> mujoco.MjModel:
+        """Return a model for pictures, with the joints of the task's model and more to look at."""
+        return copy.copy(self.model)
+
+    def objects(
+        self, memory: Float[np.ndarray, " memory"]
+    ) -> tuple[Float[np.ndarray, "objects 2"], Bool[np.ndarray, " objects"]] | tuple[()]:
+        """Return the places of the objects and whether each is still there; () without objects."""
+        del memory
+        return ()

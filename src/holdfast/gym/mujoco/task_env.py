@@ -11,21 +11,52 @@ import gymnasium
 import mujoco
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import check_whole_number
 from holdfast.gym.costs import cost_info
 from holdfast.gym.making import check_render_mode
 from holdfast.gym.mujoco.circle import Circle
-from holdfast.gym.mujoco.drawing import Drawing, DrawnTask
+from holdfast.gym.mujoco.drawing import Drawing
 from holdfast.gym.mujoco.gather import AntGather
+from holdfast.gym.mujoco.locomotion import locomotion_task
 from holdfast.gym.mujoco.task import RobotState, RobotTask
+from holdfast.gym.mujoco.velocity import VelocityLimited
 
 TASKS: dict[str, Callable[..., RobotTask]] = {
     "point-circle": functools.partial(Circle, "point"),
     "ant-circle": functools.partial(Circle, "ant"),
     "ant-gather": AntGather,
 }
+
+
+def task_of(env: gymnasium.Env) -> RobotTask | None:
+    """Return the task of an environment that MuJoCo's threads can step, or None.
+
+    These are `TaskEnv` and some of Gymnasium's robots (`locomotion_task`), if all wrappers are those of
+    `gymnasium.make` or `VelocityLimited`, and Gymnasium's robots have a time limit.
+
+    Example:
+        >>> import gymnasium
+        >>> task_of(gymnasium.make("Hopper-v5")).name
+        'Hopper-v5'
+        >>> task_of(gymnasium.make("CartPole-v1")) is None
+        True
+    """
+    horizons, limit = [], None
+    inner: Any = env
+    while type(inner) in (OrderEnforcing, PassiveEnvChecker, TimeLimit, VelocityLimited):
+        if isinstance(inner, TimeLimit):
+            horizons.append(inner._max_episode_steps)
+        if isinstance(inner, VelocityLimited):
+            limit = inner.limit
+        inner = inner.env
+    if isinstance(inner, TaskEnv):
+        return inner.task
+    spec = env.unwrapped.spec or inner.spec
+    name = spec.id if spec else type(inner).__name__
+    return locomotion_task(inner, name, min(horizons), limit) if horizons else None
 
 
 class TaskEnv(gymnasium.Env):
@@ -137,12 +168,9 @@ class TaskEnv(gymnasium.Env):
         """Return a picture of the current state."""
         if self.render_mode is None:
             return None
-        task = self.task
         if self._drawing is None:
-            model = task.drawn_model() if isinstance(task, DrawnTask) else copy.copy(self.model)
-            self._drawing = Drawing(model, **self._size)
-        objects = task.objects(self.memory) if isinstance(task, DrawnTask) else None
-        return self._drawing.show(self.data.qpos, *(objects or ()))
+            self._drawing = Drawing(self.task.drawn_model(), **self._size)
+        return self._drawing.show(self.data.qpos, *self.task.objects(self.memory))
 
     def close(self) -> None:
         """Release the graphics."""
