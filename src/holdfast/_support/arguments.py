@@ -1,4 +1,4 @@
-"""Checks of arguments that many functions share."""
+"""Checks of arguments. The messages have the form `argument: what is wrong, got …`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 
 
 def check_whole_number(name: str, value: Any, *, least: int) -> None:
-    """Raises a ValueError unless the value is an integer that is large enough."""
+    """Raise a ValueError unless the value is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
 
 
 def check_probability(name: str, value: Any, *, most: float = 1.0) -> None:
-    """Raises a ValueError unless the value is a number from 0 to `most`."""
+    """Raise a ValueError unless the value is a number in [0, most]."""
     if not isinstance(value, numbers.Real) or not 0 <= float(value) <= most:
         raise ValueError(f"{name}: expected a number in [0, {most:g}], got {value!r}")
 

@@ -1,4 +1,4 @@
-"""Writing files so that what is on disk is whole at every moment."""
+"""Files that are complete whenever they exist, and JSON that every reader accepts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Opens a temporary file beside `path` and renames it there once all of it is on disk."""
+    """Open a temporary file beside `path`, and rename it to `path` when its content is on disk."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -35,23 +35,23 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file whole or not at all."""
+    """Write a text file, whole or not at all."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file whole or not at all."""
+    """Write a file, whole or not at all."""
     with atomic_write(path) as file:
         file.write(data)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Writes JSON that every reader accepts: NaN becomes null, an infinity the string "inf"."""
+    """Write a value as JSON: NaN becomes null, an infinity the string "inf"."""
     write_text(path, to_json(value) + "\n")
 
 
 def to_json(value: Any) -> str:
-    """JSON text as `write_json` writes it."""
+    """Return a value as JSON text: NaN becomes null, an infinity the string "inf"."""
     return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
 
 

@@ -1,4 +1,4 @@
-"""Tables are computed in float64 whatever the user's own JAX setting is."""
+"""Computation in float64, whatever precision the user has set in JAX."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def float64(function: F) -> F:
-    """Runs a function with 64-bit JAX inside; the setting outside is untouched."""
+    """Return the function with 64-bit JAX inside; the setting outside does not change."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -25,7 +25,7 @@ def float64(function: F) -> F:
 
 
 def compiled_float64(function: F) -> F:
-    """Like `float64`, compiled; outside of a trace NumPy arrays come back."""
+    """Return the function compiled, with 64-bit JAX inside; outside a trace it returns NumPy arrays."""
     compiled = eqx.filter_jit(function)
 
     @functools.wraps(function)
@@ -33,7 +33,7 @@ def compiled_float64(function: F) -> F:
         leaves = jax.tree.leaves((args, kwargs))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return function(*args, **kwargs)
-        # Constants inside a user's trace are computed at once, like everywhere else.
+        # Inside a user's trace, constant arguments give constants.
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):
             args, kwargs = jax.tree.map(_as_float64, (args, kwargs))
             return jax.tree.map(np.asarray, compiled(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""One root finder for every one-dimensional dual in the library."""
+"""The root finder of the compiled code, for all one-dimensional duals."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-# Newton is trusted for this many steps; after them every second step bisects the bracket, so that
-# the worst case is that of bisection in the logarithm.
+# Newton's method runs alone for this many steps, enough from a good start. Afterwards every second step
+# bisects the bracket, so that the worst case is bisection in the logarithm.
 _TRUSTED_STEPS = 8
-# How far one step may go where the bracket is still open on that side.
+# Largest factor by which one step changes x while the bracket is open on that side. Roots span thirty
+# orders of magnitude, so that ten such steps cover them.
 _LEAP = 1e3
 
 
 class Root(NamedTuple):
-    """Where the search ended.
+    """The result of a search.
 
     Attributes:
-        x: the last point that was looked at.
-        aux: what the function returned there besides its value and slope; zeros in rows that were
-            marked as done from the start.
-        converged: whether the row is done: the tolerance was met, x is at the limit, or the bracket
-            cannot shrink any more.
-        steps: how many points were looked at.
+        x: the last point of each row.
+        aux: the auxiliary output of the function there; zeros in rows that needed no search.
+        converged: whether a row is done: the tolerance is met, x is at the limit, or the bracket
+            cannot shrink.
+        steps: number of function evaluations.
     """
 
     x: Float[Array, "*rows"]
@@ -35,7 +35,9 @@ class Root(NamedTuple):
     steps: Int[Array, ""]
 
 
-class _Search(NamedTuple):
+class _RootSearch(NamedTuple):
+    """State of the search: the bracket, and the next point."""
+
     root: Root
     next_x: Float[Array, "*rows"]
     low: Float[Array, "*rows"]
@@ -53,24 +55,30 @@ def increasing_root(
     limit: Float[Array, ""] | float = float("inf"),
     max_steps: int = 200,
 ) -> Root:
-    """Solves f(x) = target for x > 0, for all rows at once, where f increases from f(0) = 0.
+    """Solve f(x) = target for x > 0, for all rows at once, with f increasing from f(0) = 0.
 
-    Safeguarded Newton: a Newton step where it stays inside the bracket, the geometric mean of the
-    bracket where it does not. The roots that come up here are Lagrange multipliers and span some
-    thirty orders of magnitude, so the bracket lives on a logarithmic scale.
+    The search takes a Newton step if it stays inside the bracket, and otherwise the geometric mean of
+    the bracket. The roots are Lagrange multipliers of any order of magnitude, hence the logarithmic
+    scale.
 
     Arguments:
-        function: x → (f(x), f'(x), aux), where aux is anything that is wanted at the root.
-        target: positive; rows that need no root are given a guess of zero and left alone.
-        guess: where to start; zero marks a row as done.
-        quadratic: whether f grows like x² near zero, as a divergence does. Then Newton works on √f,
-            which is nearly linear there.
-        tolerance: a row is done when |f(x) − target| ≤ tolerance·x + absolute. For f the divergence
-            reached with multiplier x, (target − f(x))/x *is* the primal–dual gap, so this bounds
-            the gap.
-        absolute: the other part of that bound.
-        limit: where x stops if f has not reached the target there.
-        max_steps: after so many the search stops, converged or not.
+        function: x → (f(x), f'(x), aux), where aux is any output that is needed at the root.
+        target: positive values, one per row.
+        guess: starting points; zero marks a row that needs no search.
+        quadratic: whether f grows like x² near zero, as a divergence does. Newton's method then works
+            on √f, which is nearly linear there.
+        tolerance: a row is done when |f(x) − target| ≤ tolerance·x + absolute. If f is the divergence
+            at multiplier x, (target − f(x))/x is the primal–dual gap, so this bounds the gap.
+        absolute: the absolute part of that bound.
+        limit: largest x; the search ends there if f has not reached the target.
+        max_steps: limit on the function evaluations.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> square = lambda x: (x**2, 2 * x, ())
+        >>> root = increasing_root(square, jnp.array([4.0]), jnp.array([1.0]), quadratic=True)
+        >>> print(root.x)
+        [2.]
     """
     eps, tiny = jnp.finfo(guess.dtype).eps, jnp.finfo(guess.dtype).tiny
 
@@ -79,25 +87,25 @@ def increasing_root(
         if quadratic:
             root = jnp.sqrt(jnp.maximum(value, 0.0))
             step = x + 2 * root * (jnp.sqrt(target) - root) / slope
-            # Too far left to see anything of f: leap.
+            # f underflows to zero here: take the largest step.
             return jnp.where(root > 0, step, jnp.inf)
         return x + (target - value) / slope
 
     def is_close(x: Array, value: Array) -> Array:
         close = jnp.abs(value - target) <= tolerance * x + absolute
         if quadratic:
-            # Beyond the target the answer has to be scaled back by target/value, which costs this.
+            # Above the target the caller moves back by target/value, which costs this much.
             excess = (value - target) * jnp.minimum(x, 1.0)
             close = close & (excess <= tolerance * target + absolute)
         return close | ((x >= limit) & (value <= target))
 
-    def body(search: _Search) -> _Search:
+    def body(search: _RootSearch) -> _RootSearch:
         root, x = search.root, search.next_x
         value, slope, aux = function(x)
         low = jnp.where(value <= target, x, search.low)
         high = jnp.where(value > target, x, search.high)
         proposal = newton_step(x, value, slope)
-        # Where one end is unknown, the leap that is allowed stands in for it.
+        # An open end of the bracket is replaced by the largest allowed step.
         floor = jnp.maximum(low, x / _LEAP)
         ceiling = jnp.minimum(high, jnp.minimum(x * _LEAP, limit))
         bisect = (root.steps >= _TRUSTED_STEPS) & (root.steps % 2 == 1) & jnp.isfinite(high)
@@ -105,21 +113,21 @@ def increasing_root(
         middle = jnp.sqrt(floor) * jnp.sqrt(ceiling)
         beyond = jnp.isinf(high) & (proposal >= ceiling)
         moved = jnp.where(inside, proposal, jnp.where(beyond, ceiling, middle))
-        # A bracket of neighbouring floats cannot shrink: there is nothing left to find.
+        # A bracket of neighbouring floats cannot shrink.
         exhausted = (moved == x) | (high <= low * (1 + 4 * eps))
         done = root.converged | is_close(x, value) | exhausted
         keep = root.converged
         aux = jax.tree.map(lambda old, new: jnp.where(_like(keep, old), old, new), root.aux, aux)
         looked = Root(jnp.where(keep, root.x, x), aux, done, root.steps + 1)
-        return _Search(looked, jnp.where(done, x, moved), low, high)
+        return _RootSearch(looked, jnp.where(done, x, moved), low, high)
 
-    def unfinished(search: _Search) -> Array:
+    def unfinished(search: _RootSearch) -> Array:
         return (search.root.steps < max_steps) & ~jnp.all(search.root.converged)
 
     guess = jnp.minimum(guess, limit)
     shapes = jax.eval_shape(function, guess)[2]
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    start = _Search(
+    start = _RootSearch(
         Root(guess, nothing, guess <= 0, jnp.array(0)),
         next_x=guess,
         low=jnp.zeros_like(guess),
@@ -129,5 +137,5 @@ def increasing_root(
 
 
 def _like(rows: Array, leaf: Array) -> Array:
-    """Rows, with axes of length one added until they broadcast against a leaf."""
+    """Return the rows with axes of length one appended, to broadcast against a leaf."""
     return rows.reshape(rows.shape + (1,) * (leaf.ndim - rows.ndim))

@@ -1,12 +1,10 @@
-"""Models as `.npz` files: arrays and a JSON header, nothing that could be executed."""
+"""Model files: a `.npz` archive of arrays and a JSON header. No code in a file is executed."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +14,14 @@ from holdfast._support.files import write_bytes
 from holdfast.model.cmdp import RobustCMDP
 from holdfast.model.constraints import Constraint
 from holdfast.model.kernel import Kernel
-from holdfast.uncertainty import SETS
+from holdfast.registry import UNCERTAINTY
+from holdfast.uncertainty import UncertaintySet
 
 _FORMAT = "holdfast-model-1"
-# What reading a damaged archive raises; zipfile says RuntimeError to flags that it does not know.
-_UNREADABLE = (
-    ValueError,
-    TypeError,
-    OSError,
-    EOFError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 def model_to_arrays(model: RobustCMDP) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """All that a model states: a header that JSON can hold, and arrays by name."""
+    """Return everything a model states: a JSON header, and arrays by name."""
     uncertainty, set_arrays = model.uncertainty.to_arrays()  # type: ignore[union-attr]
     header = {
         "format": _FORMAT,
@@ -54,7 +43,7 @@ def model_to_arrays(model: RobustCMDP) -> tuple[dict[str, Any], dict[str, np.nda
 
 
 def model_to_bytes(model: RobustCMDP) -> bytes:
-    """A model as the content of a `.npz` file."""
+    """Return a model as the content of a `.npz` file."""
     header, arrays = model_to_arrays(model)
     file = io.BytesIO()
     np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
@@ -62,29 +51,30 @@ def model_to_bytes(model: RobustCMDP) -> bytes:
 
 
 def model_from_bytes(data: bytes, name: str = "model") -> RobustCMDP:
-    """The inverse of `model_to_bytes`; the model's own checks apply to it."""
+    """Return the model in the content of a file; the checks of `RobustCMDP` apply.
+
+    Raises:
+        ValueError: the content is damaged or is not a model; the message starts with the name.
+    """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
         header = json.loads(str(arrays["header"]))
         if header["format"] != _FORMAT:
             raise ValueError(f"format {header['format']!r}, expected {_FORMAT!r}")
-        if header["uncertainty"]["set"] not in SETS:
-            raise ValueError(f"unknown uncertainty set {header['uncertainty']['set']!r}")
         return _from_arrays(header, arrays)
-    except KeyError as error:
-        raise ValueError(f"{name}: not a Holdfast model: it has no {error}") from error
-    except _UNREADABLE as error:
-        raise ValueError(f"{name}: not a Holdfast model: {error}") from error
+    except Exception as error:  # zipfile, zlib and NumPy raise eight kinds for damaged archives
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{name}: not a Holdfast model: {reason}") from error
 
 
 def save_model(model: RobustCMDP, path: str | os.PathLike[str]) -> None:
-    """Writes a model whole or not at all."""
+    """Write a model to a file. The file appears only when it is complete."""
     write_bytes(path, model_to_bytes(model))
 
 
 def load_model(path: str | os.PathLike[str]) -> RobustCMDP:
-    """Reads a model that `save_model` wrote; the model's own checks apply to it."""
+    """Return the model in a file that `save_model` wrote; the checks of `RobustCMDP` apply."""
     if not Path(path).exists():
         raise FileNotFoundError(f"{path}: no such file")
     try:
@@ -98,12 +88,12 @@ def _from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Robus
     transitions: Any = arrays.get("transitions")
     if transitions is None:
         transitions = Kernel(arrays["successors"], arrays["probabilities"])
-    set_arrays = {
-        name.removeprefix("uncertainty_"): value
-        for name, value in arrays.items()
-        if name.startswith("uncertainty_")
-    }
-    uncertainty = SETS[header["uncertainty"]["set"]]
+    uncertainty = UNCERTAINTY.find(header["uncertainty"]["set"])
+    # A file may name any object. Only a subclass of `UncertaintySet` is called.
+    if not (isinstance(uncertainty, type) and issubclass(uncertainty, UncertaintySet)):
+        raise ValueError(f"uncertainty: {header['uncertainty']['set']!r} is not an uncertainty set")
+    own = "uncertainty_"
+    fields = {name[len(own) :]: arrays[name] for name in arrays if name.startswith(own)}
     return RobustCMDP(
         transitions=transitions,
         reward=arrays["reward"],
@@ -113,5 +103,5 @@ def _from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Robus
         ],
         initial=arrays["initial"],
         discount=header["discount"],
-        uncertainty=uncertainty.from_arrays(header["uncertainty"], set_arrays),
+        uncertainty=uncertainty.from_arrays(header["uncertainty"], fields),
     )
