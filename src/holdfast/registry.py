@@ -143,7 +143,7 @@ class Registry(Mapping[str, Any]):
         raise ValueError(f"{self.kind}: there is no {name!r}{meant(name, list(self.targets))}")
 
     def name_of(self, found: Any) -> str:
-        """Return the name under which `find` returns this object: its own name or an import string.
+        """Return the name under which every process finds this object: registered or an import string.
 
         Example:
             >>> from holdfast.registry import UNCERTAINTY
@@ -152,7 +152,7 @@ class Registry(Mapping[str, Any]):
             ('kl', 'holdfast.uncertainty.protocol:UncertaintySet')
         """
         name = getattr(found, "name", None)
-        if name in self.targets and self[name] is found:
+        if isinstance(self.targets.get(str(name)), str) and self[str(name)] is found:
             return str(name)
         return f"{found.__module__}:{found.__qualname__}"
 
@@ -169,7 +169,7 @@ class Registry(Mapping[str, Any]):
     def _load(self, name: str, target: str) -> Any:
         try:
             return imported(target)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, ValueError) as error:
             raise ValueError(f"{self.kind}: {name!r} cannot be imported: {error}") from error
 
 

@@ -201,6 +201,7 @@ class UncertaintySet(eqx.Module):
         """Return which outcomes some member gives mass to; a table leaves out the others."""
         return p > 0 if self.keeps_support else np.ones(p.shape, bool)
 
+    @compiled_float64
     def respond(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Response:
         """Return the worst response to y and the dual value that certifies it.
 
@@ -223,7 +224,7 @@ class UncertaintySet(eqx.Module):
 
     def row_radius(self, p: Rows) -> PerRow:
         """Return the radius of each row of p."""
-        return jnp.broadcast_to(jnp.asarray(self.radius, p.dtype), p.shape[:-1])
+        return jnp.broadcast_to(jnp.asarray(self.radius, jnp.result_type(p)), p.shape[:-1])
 
     def by_row(self) -> tuple[Self, Self]:
         """Return the fields that differ by row, and the shared ones; `eqx.combine` joins the two."""

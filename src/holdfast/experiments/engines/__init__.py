@@ -26,7 +26,12 @@ ENGINES = {
     "ray": "holdfast.experiments.engines.ray",
     "inline": "holdfast.experiments.engines.inline",
 }
-_REGISTRIES = (registry.ALGORITHMS, registry.SIMULATOR_ALGORITHMS, registry.ENVIRONMENTS)
+_REGISTRIES = (
+    registry.ALGORITHMS,
+    registry.SIMULATOR_ALGORITHMS,
+    registry.UNCERTAINTY,
+    registry.ENVIRONMENTS,
+)
 
 
 class File(NamedTuple):
