@@ -1,6 +1,7 @@
 """What a user sees first: names, imports, precision."""
 
 import ast
+import collections
 import subprocess
 import sys
 from pathlib import Path
@@ -78,11 +79,34 @@ def test_the_environments_that_are_public_are_there():
         _ = hf.environments.casino
 
 
-def test_every_public_name_is_there_and_documented():
-    for name in hf.__all__:
-        value = getattr(hf, name)
-        assert name == "__version__" or value.__doc__, name
+def test_every_public_name_is_there_and_has_an_example():
     assert dir(hf) == sorted(hf.__all__)
+    documented = {name: getattr(hf, name) for name in hf.__all__}
+    for module in (hf.environments, hf.uncertainty):
+        documented |= {f"{module.__name__}.{n}": getattr(module, n) for n in module.__all__}
+    objects = {n: each for n, each in documented.items() if callable(each)}
+    assert len(objects) > 50
+    assert [name for name, each in objects.items() if ">>>" not in (each.__doc__ or "")] == []
+
+
+def parsed_modules():
+    return {path: path.read_text() for path in Path(hf.__file__).parent.rglob("*.py")}
+
+
+def test_no_two_classes_share_a_name():
+    homes = collections.defaultdict(list)
+    for path, text in parsed_modules().items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(path.name)
+    assert len(homes) > 100
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_no_file_is_longer_than_400_lines():
+    lengths = {path.name: text.count("\n") for path, text in parsed_modules().items()}
+    assert len(lengths) > 100
+    assert {name: length for name, length in lengths.items() if length > 400} == {}
 
 
 def test_an_unknown_name_is_an_attribute_error():
