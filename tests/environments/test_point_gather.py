@@ -151,13 +151,17 @@ def test_every_step_is_the_plain_one_s(start, channel, clip, physics):
 
 def test_the_beginning_is_the_plain_one_s(start):
     states, observations = start
+    compared = 0
     for episode in range(COMPARED):
         state = jax.tree.map(lambda leaf, e=episode: leaf[e], states)
         plain = PlainPointGather(state, "state", True)
         plain.slack = 1.0
         expected = plain.observation()
-        if plain.slack > 1e-4:
-            np.testing.assert_allclose(observations[episode], expected, atol=2e-6)
+        if plain.slack <= 1e-4:  # too close to a ray between sectors for single precision
+            continue
+        np.testing.assert_allclose(observations[episode], expected, atol=2e-6)
+        compared += 1
+    assert compared > 0.8 * COMPARED
 
 
 def standing(objects, present, pose=(0.0, 0.0, 0.0)):

@@ -1,4 +1,4 @@
-"""What a trained policy does once JAX is out of the way."""
+"""An agent in NumPy against its policy in JAX, and its files."""
 
 import dataclasses
 import functools
@@ -57,7 +57,7 @@ def expected(agent, x, noise=None):
 
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("normalised", [True, False])
-@pytest.mark.parametrize("rows", [(), (7,), (3, 5)])
+@pytest.mark.parametrize("rows", [(), (3, 5)])
 def test_predict_is_the_policy_that_was_trained(space, normalised, rows):
     agent = agent_of(SPACES[space], normalised=normalised)
     rng = np.random.default_rng(0)
@@ -169,7 +169,7 @@ def test_what_is_no_agent_is_refused_with_its_path(tmp_path):
     from holdfast.simulators.training import checkpoint
 
     checkpoint.save(tmp_path / "other", {"kind": "checkpoint"}, {"x": np.zeros(2)})
-    with pytest.raises(ValueError, match="other: holds one checkpoint, not one agent"):
+    with pytest.raises(ValueError, match="other: contains one checkpoint, expected one agent"):
         hf.load(tmp_path / "other")
     checkpoint.save(tmp_path / "hollow", {"kind": "agent"}, {"x": np.zeros(2)})
     with pytest.raises(ValueError, match="hollow: not an agent that this version can read"):
@@ -182,7 +182,7 @@ def test_what_is_no_agent_is_refused_with_its_path(tmp_path):
     bent = dataclasses.replace(agent, policy=agent_of(BOX, hidden=(8,)).policy)
     header, _ = agent._contents()
     checkpoint.save(tmp_path / "bent", header, (bent.policy, bent.observations))
-    with pytest.raises(ValueError, match="bent: cannot be used here"):
+    with pytest.raises(ValueError, match="bent: does not fit"):
         hf.load(tmp_path / "bent")
 
 
@@ -225,3 +225,7 @@ def test_the_environment_s_own_encoding_is_used_where_it_has_one():
     np.testing.assert_array_equal(agent.predict({"place": 4.0}), agent.predict([4, 0, 0, 0, 0, 0]))
     rows = np.random.default_rng(0).standard_normal((7, 6))
     assert agent.predict(rows).shape == (7, 2)
+
+
+def test_it_prints_as_one_line():
+    assert repr(agent_of(BOX)) == "Agent('rcpo', seed=3, environment='mine', limits=(0.1,))"

@@ -50,8 +50,8 @@ def test_normaliser_that_has_seen_nothing_changes_nothing():
 def test_normalised_inputs_are_bounded():
     normaliser = Normaliser.create(1).updated(jnp.full((100, 1), 5.0), jnp.ones(100))
     assert normaliser(jnp.array([5.0])) == 0
-    assert np.isfinite(normaliser(jnp.array([1e30]))).all()
-    assert np.abs(normaliser(jnp.array([-1e30]))).max() <= 10
+    assert normaliser(jnp.array([1e30])) == 10
+    assert normaliser(jnp.array([-1e30])) == -10
 
 
 # --- distributions
@@ -145,12 +145,10 @@ def test_actions_reach_the_environment_in_its_own_units():
         Box((0.0, 0.0), (np.inf, 1.0)),
     ],
 )
-def test_actions_without_bounds_are_left_finite(space):
+def test_actions_without_bounds_are_left_alone(space):
     policy = Policy.create(jax.random.key(0), 2, (4,), space)
     actions = jnp.array([[0.3, -0.2]])
-    found = np.asarray(policy.to_environment(actions))
-    assert np.isfinite(found).all()
-    np.testing.assert_allclose(found[:, 0], actions[:, 0])
+    np.testing.assert_array_equal(policy.to_environment(actions), actions)
 
 
 def test_discrete_actions_are_left_alone():

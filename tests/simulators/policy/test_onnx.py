@@ -62,9 +62,14 @@ def test_the_graph_gives_the_action_that_predict_gives(space, hidden, normalised
         assert found.shape == expected.shape
         assert found.dtype == (np.int64 if space == "discrete" else np.float32)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    if space != "discrete":
-        low, high = np.array(SPACES[space].low), np.array(SPACES[space].high)
-        assert ((found >= low) & (found <= high)).all()
+
+
+@pytest.mark.parametrize("space", ["box", "half-bounded"])
+def test_actions_stay_in_the_box(space, tmp_path):
+    x = (3 + 1e6 * np.random.default_rng(0).standard_normal((200, INPUTS))).astype(np.float32)
+    (found,) = session_of(agent_of(SPACES[space]), tmp_path).run(None, {"observation": x})
+    low, high = np.array(SPACES[space].low), np.array(SPACES[space].high)
+    assert ((found >= low) & (found <= high)).all()
 
 
 def test_normalised_inputs_are_cut(tmp_path):
