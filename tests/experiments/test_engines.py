@@ -1,4 +1,4 @@
-"""Engines on tasks that cost nothing: what is done, what fails, who dies."""
+"""Engines on items that cost nothing: what is done, what fails, who dies."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.experiments.items import Square, attempts, check_order, files
 
+from holdfast import registry
 from holdfast.experiments.engines import (
     RETRIES,
-    Begun,
-    Done,
     EngineOptions,
     Failed,
-    File,
-    Made,
     engine_named,
     work_through,
     worker_environment,
@@ -31,36 +28,6 @@ from holdfast.experiments.engines.inline import _InlineWorker
 TWO = EngineOptions(workers=2)
 
 
-@dataclasses.dataclass(frozen=True)
-class Square:
-    """A task that squares its number, unless something happens; `marks` counts the attempts."""
-
-    number: int
-    marks: str
-    accident: str = ""
-    until: int = 99  # the accident happens in this many attempts
-
-    @property
-    def kin(self) -> str:
-        return str(self.number % 2)
-
-    def run(self, folder: Path | None) -> Iterator[File]:
-        marks = Path(self.marks) / str(self.number)
-        with marks.open("a") as file:
-            file.write(f"{os.getpid()}\n")
-        if len(marks.read_text().splitlines()) <= self.until:
-            if self.accident == "raise":
-                raise OSError("the roof came down")
-            if self.accident == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-        yield File(f"{self.number}.txt", str(self.number**2).encode())
-        yield File(f"{self.number}.env", os.environ.get("OMP_NUM_THREADS", "").encode())
-
-
-def attempts(marks, number):
-    return (marks / str(number)).read_text().splitlines()
-
-
 @pytest.fixture
 def marks(tmp_path):
     folder = tmp_path / "marks"
@@ -68,31 +35,17 @@ def marks(tmp_path):
     return folder
 
 
-def files(events):
-    return {event.file.path: event.file.data for event in events if isinstance(event, Made)}
-
-
-def check_order(events, tasks):
-    """A task is begun before its files, which come before its end; every task ends once."""
-    for task in tasks:
-        mine = [type(event) for event in events if event.item == task]
-        ends = [e for e in events if e.item == task and isinstance(e, Done | Failed)]
-        assert mine[0] is Begun
-        assert mine[-1] in (Done, Failed)
-        assert sum(isinstance(e, Done) or e.for_good for e in ends) == 1
-
-
 @pytest.mark.parametrize("name", ["processes", "inline"])
 def test_everything_is_done_whatever_happens_to_some(name, tmp_path, marks):
     # A process that kills itself would end this one.
     dies = "die" if name == "processes" else "raise"
-    tasks = [Square(n, str(marks)) for n in range(6)]
-    tasks[1] = dataclasses.replace(tasks[1], accident="raise")
-    tasks[2] = dataclasses.replace(tasks[2], accident=dies, until=RETRIES)
-    tasks[3] = dataclasses.replace(tasks[3], accident="raise", until=1)
-    tasks[4] = dataclasses.replace(tasks[4], accident=dies)
-    events = list(engine_named(name)(tasks, tmp_path, TWO))
-    check_order(events, tasks)
+    items = [Square(n, str(marks)) for n in range(6)]
+    items[1] = dataclasses.replace(items[1], accident="raise")
+    items[2] = dataclasses.replace(items[2], accident=dies, until=RETRIES)
+    items[3] = dataclasses.replace(items[3], accident="raise", until=1)
+    items[4] = dataclasses.replace(items[4], accident=dies)
+    events = list(engine_named(name)(items, tmp_path, TWO))
+    check_order(events, items)
     squares = {k: v for k, v in files(events).items() if k.endswith(".txt")}
     assert squares == {f"{n}.txt": str(n * n).encode() for n in (0, 2, 3, 5)}
     failed = [event for event in events if isinstance(event, Failed) and event.for_good]
@@ -101,14 +54,16 @@ def test_everything_is_done_whatever_happens_to_some(name, tmp_path, marks):
     assert [len(attempts(marks, n)) for n in range(6)] == [1, 3, 3, 2, 3, 1]
 
 
-def test_workers_are_other_processes_with_threads_of_their_own(tmp_path, marks):
-    tasks = [Square(n, str(marks)) for n in range(6)]
-    events = list(engine_named("processes")(tasks, tmp_path, EngineOptions(2, threads=3)))
+def test_workers_are_other_processes_with_the_parents_names(tmp_path, marks, monkeypatch):
+    monkeypatch.setitem(registry.ENVIRONMENTS.targets, "of-the-parent", "math:pi")
+    items = [Square(n, str(marks), look_up="of-the-parent") for n in range(6)]
+    events = list(engine_named("processes")(items, tmp_path, EngineOptions(2, threads=3)))
     workers = {attempts(marks, n)[0] for n in range(6)}
     assert str(os.getpid()) not in workers
     assert len(workers) == 2
     assert {data for path, data in files(events).items() if path.endswith(".env")} == {b"3"}
-    # Nothing of it is left in this process.
+    assert files(events)["3.name"] == b"3.141592653589793"
+    # This process keeps its own environment.
     assert os.environ.get("OMP_NUM_THREADS") != "3"
 
 

@@ -1,4 +1,4 @@
-"""Compiled programs kept between calls of the command line; the library itself keeps none."""
+"""Compiled programs on disk, shared by calls of the command line and by workers."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ from pathlib import Path
 
 
 def use_compilation_cache() -> Path | None:
-    """Turns on JAX's persistent compilation cache, small programs included.
+    """Turn on JAX's persistent compilation cache, small programs included, and return its folder.
 
-    The folder is JAX_COMPILATION_CACHE_DIR where that is set, otherwise `holdfast/jax` in the
-    user's cache folder. One that cannot be written is done without.
-
-    Returns:
-        The folder in use, None if there is none.
+    The folder is JAX_COMPILATION_CACHE_DIR, or `holdfast/jax` in the user's cache folder. Without a
+    writable folder the cache stays off, and the result is None.
     """
     import jax
 
     folder = _folder()
-    if folder is None or not _is_writable(folder):
+    if folder is None:
         jax.config.update("jax_enable_compilation_cache", False)
         return None
     settings = {
         "jax_compilation_cache_dir": str(folder),
-        # By default only what took a second is kept, and a solve compiles many smaller programs.
+        # JAX keeps programs that took a second by default; a solve compiles many smaller ones.
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
@@ -35,19 +32,11 @@ def use_compilation_cache() -> Path | None:
 
 
 def _folder() -> Path | None:
-    if chosen := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        return Path(chosen)
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # a user without a home folder
-        return None
-    return home / "holdfast" / "jax"
-
-
-def _is_writable(folder: Path) -> bool:
-    try:
+        folder = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or home / "holdfast" / "jax")
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
+    except (OSError, RuntimeError):  # not writable, or a user without a home folder
+        return None
+    return folder

@@ -138,20 +138,16 @@ def read_record(folder: Path) -> tuple[Experiment, dict[str, str]]:
         ValueError: the folder holds no experiment, a damaged one, or one of another format.
     """
     path = folder / RECORD
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
     try:
         content: Any = json.loads(path.read_text())
-        form = content["format"]
-    except FileNotFoundError as error:
-        raise ValueError(f"{path}: no such file") from error
+        form, made = content["format"], content.get("version", "another version")
+        if form == _RECORD_FORMAT:
+            return Experiment.from_dict(content["experiment"]), dict(content["models"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: damaged, not the record of an experiment") from error
-    if form != _RECORD_FORMAT:
-        made = content.get("version", "another version")
-        raise ValueError(f"{path}: format {form!r}, made by {made}; this is {__version__}")
-    try:
-        return Experiment.from_dict(content["experiment"]), dict(content["models"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: damaged ({error})") from error
+        raise ValueError(f"{path}: damaged, not the record of an experiment ({error})") from error
+    raise ValueError(f"{path}: format {form!r}, made by {made}; this is {__version__}")
 
 
 def read_experiment(folder: Path) -> list[Results]:
