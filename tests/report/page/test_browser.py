@@ -138,7 +138,7 @@ def test_playback_plays_steps_and_is_scrubbed(page, title):
     stage.locator("input[type=range]").fill("0")
     assert player.get_attribute("data-step") == "0"
     first = stage.locator(".stage > svg").inner_html()
-    stage.get_by_role("button", name="One step on").click()
+    stage.get_by_role("button", name="One step forward").click()
     assert player.get_attribute("data-step") == "1"
     assert stage.locator(".stage > svg").inner_html() != first
     stage.get_by_role("button", name="One step back").click()

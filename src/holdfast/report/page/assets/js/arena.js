@@ -1,4 +1,4 @@
-// Point Gather seen from above: apples, bombs, the path with its heading, and nature's pushes.
+// The map of Point Gather: apples, bombs, the path with its heading, and nature's pushes.
 
 const UNIT = 50;
 const PUSH_MAGNIFIED = 3;
@@ -55,7 +55,7 @@ function arenaKey(block) {
     keyEntry(() => [shape("circle", { cx: 12, cy: 11, r: 7, fill: ink("apple") })], "apple, pays 10"),
     keyEntry(() => [shape("rect", { x: 7, y: 6, width: 10, height: 10, fill: ink("bomb"), transform: "rotate(45 12 11)" })], "bomb, pays −1 and costs 1"),
     keyEntry(() => [arrow(2, 11, 21, 0, { colour: ink("path"), width: 3, head: 8 })], "path and heading"),
-    keyEntry(() => [arrow(2, 11, 21, 0, { colour: ink("push"), width: 3, head: 8 })], `push in a step, ${PUSH_MAGNIFIED} times as long`),
+    keyEntry(() => [arrow(2, 11, 21, 0, { colour: ink("push"), width: 3, head: 8 })], `disturbance of a step, drawn ${PUSH_MAGNIFIED} times as long`),
     keyEntry(() => [shape("circle", { cx: 12, cy: 11, r: 9, fill: "none", stroke: ink("quiet"), "stroke-dasharray": "4 3" })], "caught within the circle"));
 }
 

@@ -1,6 +1,6 @@
-// Tables, certificates and settings; and which kind of block is drawn by what.
+// Tables, certificates and settings, and the function that draws each kind of block.
 
-/** Roles are spelled out: on a phone the style sheet lays rows out one below the other. */
+/** Explicit roles: the style sheet of a phone changes the display of rows, which removes implicit ones. */
 function cellOf(cell, head, isFirst, words) {
   const name = [cell.tone, words ? "words" : ""].filter(Boolean).join(" ");
   return isFirst
@@ -17,8 +17,11 @@ function tableShape(table) {
       element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ...head)), element("tbody", { role: "rowgroup" }, ...rows)));
 }
 
+// Columns of a table that fits into half the width of the page.
+const NARROW = 3;
+
 function tableBlock(block) {
-  return { node: element("section", { class: "block wide", "data-key": block.key }, element("h3", {}, block.title), tableShape(block)) };
+  return { node: element("section", { class: block.head.length <= NARROW ? "block" : "block wide", "data-key": block.key }, element("h3", {}, block.title), tableShape(block)) };
 }
 
 function cardBlock(block) {
@@ -40,7 +43,7 @@ const BLOCKS = {
   kernels: kernelsBlock, grid: gridBlock, arena: arenaBlock, details: detailsBlock,
 };
 
-/** A block that can be given new contents: in place where it knows how, otherwise made again. */
+/** A block whose contents can change: in place if it has `update`, else by making it again. */
 function mounted(block) {
   let [now, made] = [block, BLOCKS[block.type](block)];
   return {

@@ -1,4 +1,4 @@
-// Charts with their title, views, legend and files; they follow the theme, the width and new data.
+// Charts with their title, views, legend and files; they adapt to the theme, the width and new data.
 
 function chartIn(box) {
   const chart = echarts.init(box, null, { renderer: "svg" });
@@ -6,7 +6,7 @@ function chartIn(box) {
   return chart;
 }
 
-/** The chart as a file shows it: with its title and its legend, which on the page stand beside it. */
+/** The chart as an SVG text with its title and legend, which the page shows outside the chart. */
 function chartText(title, option, width, height) {
   const chart = echarts.init(null, null, { renderer: "svg", ssr: true, width, height: height + 70 });
   chart.setOption({
@@ -26,7 +26,7 @@ function swatch(colour, dash) {
     shape("line", { x1: 0, y1: 5, x2: 26, y2: 5, stroke: paint(colour), "stroke-width": 3, "stroke-dasharray": pattern }));
 }
 
-/** A figure of curves or of points; `parts` says what of the block is drawn. */
+/** A figure of curves or of points; `parts` has the functions that differ between the two. */
 function chartFigure(block, parts) {
   const state = { block, view: 0, hidden: new Set(), index: -1 };
   const box = element("div", { class: "chart", tabindex: "0", role: "img" });
@@ -70,10 +70,10 @@ function chartFigure(block, parts) {
     drawViews();
     drawLegend();
     chart.setOption(option(), { replaceMerge: ["series"] });
-    box.setAttribute("aria-label", `${box.getAttribute("aria-label") || state.block.title} Left and right keys read values.`);
+    box.setAttribute("aria-label", `${box.getAttribute("aria-label") || state.block.title} Use the left and right keys to read values.`);
   }
 
-  /** Left and right read one point after the other. */
+  /** The left and right keys show the tooltip of one point after the other. */
   function read(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
@@ -93,7 +93,7 @@ function chartFigure(block, parts) {
   return { node, update(next) { state.block = next; draw(); } };
 }
 
-/** Where a pointer would be to read a point; just inside the frame, since its very edge counts as outside. */
+/** The pointer position that shows a point's tooltip, moved inside the frame: its edge counts as outside. */
 function tipBesideEdges(chart, seriesIndex, data, index) {
   const across = (point) => chart.convertToPixel({ seriesIndex }, point)[0];
   const [first, last] = [across(data[0]), across(data[data.length - 1])];

@@ -1,4 +1,4 @@
-// A grid world seen from above, with the policy, nature's pushes and an episode.
+// The map of a grid world, with the policy, nature's pushes and an episode.
 
 const CELL = 100;
 const CELL_NAMES = { H: "hole", G: "goal" };
@@ -49,7 +49,7 @@ function pushArrow(block, pushes, cell) {
   return Math.hypot(dx, dy) < 3 ? null : arrow(x, y, dx, dy, { colour: ink("push"), width: 3, head: 11, opacity: 0.9 });
 }
 
-/** Where the episode has been, and where it is. */
+/** The path of the episode up to a step. */
 function walkShape(block, walk, step) {
   const places = walk.cells.slice(0, step + 1).map((cell) => cellCentre(block, cell));
   const [x, y] = places[places.length - 1];
@@ -61,10 +61,10 @@ function walkShape(block, walk, step) {
 function gridKey(block) {
   const factor = pushFactor(block) / CELL;
   return element("ul", { class: "key" },
-    keyEntry(() => [arrow(2, 11, 21, 0, { colour: ink("path"), width: 3, head: 8 })], "policy: as long as the action is likely"),
+    keyEntry(() => [arrow(2, 11, 21, 0, { colour: ink("path"), width: 3, head: 8 })], "policy: the length is the probability"),
     keyEntry(() => [arrow(2, 11, 21, 0, { colour: ink("push"), width: 3, head: 8 })], `nature's push, drawn ${written(Number(factor.toPrecision(2)))} times as long`),
-    block.marked.length ? keyEntry(() => [shape("rect", { x: 3, y: 2, width: 18, height: 18, rx: 3, fill: "none", stroke: ink("apple"), "stroke-width": 2, "stroke-dasharray": "4 3" })], `pays ${block.marked_name}`) : null,
-    keyEntry(() => [shape("circle", { cx: 12, cy: 11, r: 7, fill: "#e69f00", stroke: ink("text"), "stroke-width": 2 })], "the episode now"));
+    block.marked.length ? keyEntry(() => [shape("rect", { x: 3, y: 2, width: 18, height: 18, rx: 3, fill: "none", stroke: ink("apple"), "stroke-width": 2, "stroke-dasharray": "4 3" })], `non-zero ${block.marked_name}`) : null,
+    keyEntry(() => [shape("circle", { cx: 12, cy: 11, r: 7, fill: "#e69f00", stroke: ink("text"), "stroke-width": 2 })], "position in the episode"));
 }
 
 function gridBlock(block) {

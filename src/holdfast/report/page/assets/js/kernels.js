@@ -1,4 +1,4 @@
-// The nominal kernel and another beside it, as heat maps.
+// Heat maps of the nominal kernel and of another one.
 
 function matrixLargest(matrix) {
   return Math.max(1e-12, ...matrix.values.flat().map((value) => Math.abs(value ?? 0)));
@@ -58,7 +58,7 @@ function heatMap(block, head, matrixNow) {
 function kernelsBlock(block) {
   let chosen = 0;
   const left = heatMap(block, element("p", { class: "about" }, "nominal"), () => block.nominal);
-  const head = selectOf("beside it", block.others.map((matrix) => matrix.name), 0, (i) => { chosen = i; right.draw(); });
+  const head = selectOf("compare with", block.others.map((matrix) => matrix.name), 0, (i) => { chosen = i; right.draw(); });
   const right = heatMap(block, head, () => block.others[chosen]);
   return { node: element("section", { class: "block wide", "data-key": block.key },
     element("h3", {}, block.title), element("p", { class: "about" }, block.about),

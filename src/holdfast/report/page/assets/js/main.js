@@ -1,4 +1,4 @@
-// The page as a whole: what is on it, where the reader is, and what is new.
+// The whole page: sections, the table of contents, and updates from a server.
 
 const content = document.getElementById("content");
 const contents = document.getElementById("contents");
@@ -74,7 +74,7 @@ function drawContents(sections) {
   markPlace();
 }
 
-/** Which run the reader is at: the last one that began above a line near the top. */
+/** Marks the current run: the last one that starts above a line near the top. */
 function markPlace() {
   const links = [...contents.querySelectorAll("a")];
   const begun = links.filter((link) => document.getElementById(link.hash.slice(1))?.getBoundingClientRect().top < 160);
@@ -95,7 +95,7 @@ async function follow(every) {
     const data = await answer.json();
     show(data);
     live.classList.remove("lost");
-    live.textContent = `following, ${new Date().toLocaleTimeString()}`;
+    live.textContent = `updated ${new Date().toLocaleTimeString()}`;
   } catch {
     live.classList.add("lost");
     live.textContent = "the server does not answer";

@@ -1,6 +1,6 @@
-// What is to be drawn, in the charting library's terms.
+// Chart records as options of the charting library.
 
-// Without quotation marks, which the library would put into a saved figure's attributes as they are.
+// No quotation marks: the library would copy them into attributes of a saved figure.
 const FONT = "system-ui, -apple-system, Roboto, Helvetica, sans-serif";
 const DASHES = { solid: "solid", dashed: [7, 4], dotted: [2, 3], "dash-dot": [9, 3, 2, 3] };
 
@@ -46,7 +46,7 @@ function common(title, names, hidden) {
   };
 }
 
-/** The area between low and high, drawn once for the whole series. */
+/** The area between low and high, as one polygon for the whole series. */
 function bandSeries(series, at, index) {
   const colour = paint(series.colour);
   const data = series.x.map((x, i) => [at(x), series.low[i], series.high[i]]);
@@ -87,7 +87,7 @@ function meanSeries(series, at, index, spread) {
   };
 }
 
-/** A value on the allowed side of a limit, so that there is room for both sides; zero stays the least of what is positive. */
+/** A value on the allowed side of a limit, so that the axis shows both sides; not below zero for a positive limit. */
 function roomBeside(limit, values) {
   const known = values.filter((value) => value !== null && value !== undefined);
   const room = 0.08 * (Math.max(...known, limit.value) - Math.min(...known, limit.value)) || 0.1 * Math.abs(limit.value) || 0.1;
@@ -95,11 +95,20 @@ function roomBeside(limit, values) {
   return limit.value > 0 ? Math.max(limit.value - room, 0) : limit.value - room;
 }
 
-/** A line that is not to be crossed, with its wrong side shaded; its points keep it within the axes. */
+// Pixels of a character and of the gap before it, at the size of the labels.
+const LABEL_CHARACTER = 6.6;
+const MOST_LABEL = 110;
+
+function labelWidth(limit) {
+  return Math.min(MOST_LABEL, LABEL_CHARACTER * limit.label.length + 8);
+}
+
+/** Limit lines with the violated side shaded; invisible points keep the lines within the axes. The label of a
+ * horizontal line is outside the frame, where no curve can cross it. */
 function limitSeries(limits, inside) {
   const lines = limits.map((limit) => ({
     [limit.axis === "x" ? "xAxis" : "yAxis"]: limit.value,
-    label: { formatter: limit.label, position: limit.axis === "x" ? "end" : limit.violated === "above" ? "insideEndTop" : "insideEndBottom", rotate: 0 },
+    label: { formatter: limit.label, position: "end", rotate: 0, ...(limit.axis === "x" ? {} : { width: labelWidth(limit), overflow: "break" }) },
   }));
   const areas = limits.map((limit) => {
     const axis = limit.axis === "x" ? "xAxis" : "yAxis";
@@ -122,7 +131,7 @@ function firstNumber(values) {
   return values.find((value) => value !== null && value !== undefined) ?? 0;
 }
 
-/** One line of a tooltip: what, how much, and between what. */
+/** One line of a tooltip: name, value and range. */
 function tipLine(colour, name, value, range) {
   return element("span", {}, element("i", { style: `background:${colour}` }), `${name}: `, element("b", {}, value), element("small", {}, range));
 }
@@ -154,6 +163,7 @@ function linesOption(title, view, spread, hidden) {
     x: at(firstNumber(view.series.flatMap((series) => series.x))),
     values: view.series.flatMap((series) => [...series.y, ...(series.low || []), ...(series.high || [])]),
   };
+  option.grid.right = Math.max(18, ...view.limits.map((limit) => labelWidth(limit) + 4));
   option.xAxis = horizontalAxis(view.x);
   option.yAxis = axisLook(view.y, { scale: true, nameGap: 12, splitNumber: 4 });
   option.series = [

@@ -1,4 +1,4 @@
-// Playback of an episode: play, pause, step, scrub.
+// Playback of an episode: play, pause, single steps and a slider.
 
 const MILLISECONDS_A_STEP = 450;
 const ICONS = {
@@ -10,7 +10,7 @@ function icon(name) {
   return shape("svg", { width: 16, height: 16, "aria-hidden": "true" }, shape("path", { d: ICONS[name], fill: "currentColor" }));
 }
 
-/** Controls for a number of steps; `show(step)` draws one. */
+/** Playback controls; `show(step)` draws a step. */
 function player(show) {
   const state = { step: 0, steps: 0, timer: null };
   const scrub = element("input", { type: "range", min: 0, value: 0, "aria-label": "Step of the episode", oninput: () => { pause(); go(Number(scrub.value)); } });
@@ -18,7 +18,7 @@ function player(show) {
   const play = element("button", { type: "button", onclick: () => (state.timer === null ? start() : pause()) });
   const step = (name, label, by) => element("button", { type: "button", "aria-label": label, onclick: () => { pause(); go(state.step + by); } }, icon(name));
   const node = element("div", { class: "player", role: "group", "aria-label": "Playback" },
-    element("div", { class: "buttons" }, step("back", "One step back", -1), play, step("on", "One step on", 1)), scrub, count);
+    element("div", { class: "buttons" }, step("back", "One step back", -1), play, step("on", "One step forward", 1)), scrub, count);
 
   function go(to) {
     state.step = Math.min(Math.max(to, 0), state.steps);
@@ -63,7 +63,7 @@ function totalsList() {
   } };
 }
 
-/** An arrow from one point along another, as lines of a drawing. */
+/** An SVG arrow from (x, y) to (x + dx, y + dy). */
 function arrow(x, y, dx, dy, look) {
   const length = Math.hypot(dx, dy);
   const head = Math.min(look.head, length);

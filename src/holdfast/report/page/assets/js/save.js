@@ -1,4 +1,4 @@
-// Figures as files: every figure can say what it looks like as SVG, and a PNG is drawn from that.
+// Figures as files: every figure has an SVG text, from which the PNG is drawn.
 
 const PIXELS_PER_UNIT = 2;
 
@@ -27,7 +27,7 @@ function asPngBlob(text) {
   });
 }
 
-/** Two buttons; `svgText` gives the figure as it is when one is pressed. */
+/** Buttons that save a figure; `svgText` returns its current SVG text. */
 function saveControl(title, svgText) {
   const name = fileName(title);
   const button = (kind, make) => element("button", {
@@ -37,7 +37,7 @@ function saveControl(title, svgText) {
   return element("span", { class: "save" }, "Save", button("SVG", asSvgBlob), button("PNG", asPngBlob));
 }
 
-/** A drawing of ours as a text that stands on its own, with a ground and a size. */
+/** One of our drawings as a complete SVG text, with a background and a size. */
 function drawingText(drawing) {
   const copy = drawing.cloneNode(true);
   const [x, y, width, height] = drawing.getAttribute("viewBox").split(" ").map(Number);

@@ -1,4 +1,4 @@
-// Small things that everything else is made with. Text only ever enters the page as text.
+// Helpers for the other scripts. Text enters the page as text nodes only, never as HTML.
 
 const SVG_SPACE = "http://www.w3.org/2000/svg";
 
@@ -19,7 +19,7 @@ function shape(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG_SPACE, tag), attributes, children);
 }
 
-/** A number as a reader wants it: four digits, a real minus, powers of ten only where they help. */
+/** A number with four digits and a minus sign; in scientific notation if very large or small. */
 function written(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
@@ -37,7 +37,7 @@ function same(one, other) {
 
 const TONES = { good: "✓ ", bad: "✗ ", unsure: "? " };
 
-/** Text with its verdict, which is a sign and not a colour alone. */
+/** Text with the sign of its tone, so that colour is not the only mark. */
 function toned(cell) {
   return (TONES[cell.tone] || "") + cell.text;
 }
