@@ -158,7 +158,7 @@ def test_only_what_was_run_is_judged_and_written(fabricate, tmp_path):
         "RCPO's worst-case reward is above PCPO's."
     ]
     table = (tmp_path / "claims.md").read_text()
-    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == len(records) == claims_table(verdicts).row_count
     assert [row.endswith("**does not hold** |") for row in rows].count(True) == 1
     assert all(row.count("|") == 6 for row in rows)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,21 +38,21 @@ _OTHER_COLOURS = ("#cc79a7", "#e69f00", "#56b4e9", "#882255", "#999933", "#33228
 _DASHES = ("solid", "dashed", "dotted", "dash-dot")
 
 
-def styles_of(names: Sequence[str]) -> list[Style]:
+def styles_of(names: Iterable[str]) -> dict[str, Style]:
     """Return a style for each name; names that begin with the same algorithm share its colour.
 
     Arguments:
         names: names or labels that begin with an algorithm, such as "rcpo taylor" or "PCPO".
 
     Example:
-        >>> styles_of(["rcpo", "pcpo", "rcpo taylor"])[2]
+        >>> styles_of(["rcpo", "pcpo", "rcpo taylor"])["rcpo taylor"]
         Style(colour='#0072b2', dash='dashed')
     """
-    algorithms = [re.split(r"\W", name.lower())[0] for name in names]
-    others = [name for name in dict.fromkeys(algorithms) if name not in STYLES]
+    algorithms = {name: re.split(r"\W", name.lower())[0] for name in names}
+    others = [name for name in dict.fromkeys(algorithms.values()) if name not in STYLES]
     used: dict[str, int] = {}
-    styles = []
-    for name in algorithms:
+    styles = {}
+    for label, name in algorithms.items():
         if name in STYLES:
             key, (colour, dash) = name, STYLES[name]
         else:
@@ -61,7 +61,7 @@ def styles_of(names: Sequence[str]) -> list[Style]:
             dash = "dashed"
         turn = (_DASHES.index(dash) + used.get(key, 0)) % len(_DASHES)
         used[key] = used.get(key, 0) + 1
-        styles.append(Style(colour, _DASHES[turn]))
+        styles[label] = Style(colour, _DASHES[turn])
     return styles
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.experiments.results import DeepResults, Results, Trained, feasible_rows
+from holdfast.experiments.results import DeepResults, Result, Results, Trained, feasible_rows
 from holdfast.experiments.statistics import (
     IntervalEstimate,
     bootstrap,
@@ -116,7 +116,7 @@ def _algorithm_row(results: Results, algorithm: str) -> AlgorithmRow:
     gaps = [run.gap for run in runs]
     return AlgorithmRow(
         environment=results.environment,
-        radius=math.nan if results.radius is None else results.radius,
+        radius=_radius(results),
         algorithm=algorithm,
         runs=len(runs),
         reward=bootstrap(rewards),
@@ -130,7 +130,7 @@ def _algorithm_row(results: Results, algorithm: str) -> AlgorithmRow:
         first_feasible=float(np.median(starts)) if starts else math.inf,
         infeasible_share=float(np.mean(~later)) if later.size else math.nan,
         gap=math.nan if np.isnan(gaps).all() else float(np.nanmax(gaps)),
-        iterations=max(len(run.history["reward"]) for run in runs) - 1,
+        iterations=_iterations(runs),
     )
 
 
@@ -177,18 +177,21 @@ def _improvement(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> IntervalEsti
 
 def timing_rows(results: Sequence[Results]) -> list[TimingRow]:
     """Return the time of each algorithm on each model."""
-    return [
-        TimingRow(
-            environment=found.environment,
-            radius=math.nan if found.radius is None else found.radius,
-            algorithm=algorithm,
-            iterations=max(len(run.history["reward"]) for run in runs) - 1,
-            seconds=sum(run.seconds for run in runs),
-            cpu_seconds=sum(run.cpu_seconds for run in runs),
-        )
-        for found in results
-        for algorithm, runs in found.runs.items()
-    ]
+    rows = []
+    for found in results:
+        for algorithm, runs in found.runs.items():
+            which = (found.environment, _radius(found), algorithm, _iterations(runs))
+            seconds = sum(run.seconds for run in runs), sum(run.cpu_seconds for run in runs)
+            rows.append(TimingRow(*which, *seconds))
+    return rows
+
+
+def _radius(results: Results) -> float:
+    return math.nan if results.radius is None else results.radius
+
+
+def _iterations(runs: Sequence[Result]) -> int:
+    return max(len(run.history["reward"]) for run in runs) - 1
 
 
 def overall_rows(results: Sequence[Results]) -> list[OverallRow]:

@@ -7,20 +7,12 @@ from pathlib import Path
 
 from holdfast._support.files import write_json, write_text
 from holdfast.experiments.results import DeepResults, Results, Trained
+from holdfast.report import tables
 from holdfast.report.charts import Axis, Chart, Limit, label_of, styles_of
 from holdfast.report.comparison import simulator_rows
 from holdfast.report.experiment_charts import over_seeds
 from holdfast.report.figures import write_figure, write_plane, write_radii
 from holdfast.report.stress import plot_learning, plot_stress
-from holdfast.report.tables import (
-    simulator_markdown,
-    versions,
-    write_chosen,
-    write_comparison,
-    write_data,
-    write_learning,
-    write_records,
-)
 
 
 def write_experiment(folder: Path, results: Sequence[Results]) -> None:
@@ -30,11 +22,11 @@ def write_experiment(folder: Path, results: Sequence[Results]) -> None:
     `MODEL-radii` both against the radius; each is written as PNG and SVG. `data.csv` has every iterate.
     All files except `timings.*` and `versions.json` depend on the results only.
     """
-    write_json(folder / "versions.json", versions())
-    write_comparison(folder, results)
-    write_chosen(folder, results)
+    write_json(folder / "versions.json", tables.versions())
+    tables.write_comparison(folder, results)
+    tables.write_chosen(folder, results)
     for found in results:
-        write_data(folder / found.cell / "data.csv", found)
+        tables.write_data(folder / found.cell / "data.csv", found)
         write_figure(folder / found.cell / "figure", found)
         write_plane(folder / found.cell / "plane", found)
     for environment in dict.fromkeys(found.environment for found in results):
@@ -50,10 +42,10 @@ def write_simulator_experiment(folder: Path, results: DeepResults) -> None:
     rewards and costs under noise and attacks. `undisturbed.png` shows the baselines without disturbance.
     """
     experiment = results.experiment
-    write_json(folder / "versions.json", versions())
-    write_text(folder / "table.md", simulator_markdown(results))
-    write_records(folder / "table.csv", simulator_rows(results))
-    write_learning(folder / "learning.csv", results)
+    write_json(folder / "versions.json", tables.versions())
+    write_text(folder / "table.md", tables.simulator_markdown(results))
+    tables.write_records(folder / "table.csv", simulator_rows(results))
+    tables.write_learning(folder / "learning.csv", results)
     for i, trust_region in enumerate(experiment.trust_regions):
         name = "figure" if i == 0 else f"figure-{trust_region:g}"
         names = (*experiment.algorithms, *experiment.references)
@@ -78,7 +70,6 @@ def _learning_charts(
     name: str, shown: Mapping[str, Trained], cost: str, limit: float
 ) -> dict[str, Chart]:
     """Return charts of reward and cost during training under the nominal kernel, by signal."""
-    labels = list(shown)
     columns = {"reward": ("nominal_reward", None, []), cost: ("nominal_costs", 0, [limit])}
     return {
         signal: Chart(
@@ -87,7 +78,7 @@ def _learning_charts(
             signal,
             [
                 over_seeds(label, style, [*shown[label].curve(column, index)], band="deviation")
-                for label, style in zip(labels, styles_of(labels), strict=True)
+                for label, style in styles_of(shown).items()
             ],
             [Limit(each, f"{signal} ≤ {each:g}", "above") for each in limits],
         )

@@ -93,11 +93,10 @@ def iterate_chart(
         limits: thresholds of the quantity.
         band: as in `over_seeds`.
     """
+    styles = styles_of(results.runs)
     series = [
-        over_seeds(label_of(algorithm), style, [values(run) for run in runs], band=band)
-        for (algorithm, runs), style in zip(
-            results.runs.items(), styles_of(list(results.runs)), strict=True
-        )
+        over_seeds(label_of(name), styles[name], [values(run) for run in runs], band=band)
+        for name, runs in results.runs.items()
     ]
     return Chart(name, iteration_axis(results.iterations), name, series, limits)
 
@@ -128,16 +127,15 @@ def figure_charts(results: Results) -> list[Chart]:
 
 def margin_plane(results: Results) -> Plane:
     """Return worst-case reward against the smallest worst-case margin, with the path of every run."""
+    styles = styles_of(results.runs)
     clouds = [
         Cloud(
-            label_of(algorithm),
-            *style,
+            label_of(name),
+            *styles[name],
             [EndPoint(run.margin, run.reward, f"seed {run.seed}", run.feasible) for run in runs],
             [Trace(smallest_margins(run.history), run.history["reward"]) for run in runs],
         )
-        for (algorithm, runs), style in zip(
-            results.runs.items(), styles_of(list(results.runs)), strict=True
-        )
+        for name, runs in results.runs.items()
     ]
     margin = "smallest worst-case margin"
     return Plane(margin, "worst-case reward", clouds, [Limit(0.0, "margin ≥ 0", "below", "x")])
@@ -152,7 +150,7 @@ def radius_charts(results: Sequence[Results]) -> list[Chart]:
 
     def chart(y: str, values: Callable[[Results, str], np.ndarray], limits: list[Limit]) -> Chart:
         series = []
-        for name, style in zip(names, styles_of(names), strict=True):
+        for name, style in styles_of(names).items():
             there = [found for found in results if name in found.runs]
             seeds = [values(found, name) for found in there]
             series.append(
@@ -212,7 +210,8 @@ def _stress_chart(
     found: Mapping[str, Stress], signal: str, kind: str, subject: str, limits: list[Limit]
 ) -> Chart:
     series = []
-    for (label, each), style in zip(found.items(), styles_of(list(found)), strict=True):
+    for label, style in styles_of(found).items():
+        each = found[label]
         if any(row.kind == kind and (not subject or row.subject == subject) for row in each.rows):
             curve = each.curve(signal, kind, subject)
             values = [[value.mean, value.low, value.high] for _, value in curve]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import re
@@ -56,10 +55,8 @@ def check_not_newer(versions: Mapping[str, Any]) -> None:
         )
 
 
-def _release(version: str) -> tuple[int, ...]:
-    numbers = re.match(r"\d+(?:\.\d+)*", version)
-    parts = [int(part) for part in numbers.group().split(".")] if numbers else []
-    return tuple([*parts, 0, 0, 0][:3])
+def _release(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)[:3]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,7 +68,7 @@ class SolvedModel:
         solution: content of `solution.json`.
         model: the solved model.
         policy: (S, A), the last iterate.
-        history: numeric columns of `history.csv`.
+        history: columns of `history.csv`.
         certificate: content of `certificate.json`, or None.
     """
 
@@ -115,18 +112,12 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_columns(path: Path) -> dict[str, np.ndarray]:
-    """Return the numeric columns of a CSV file."""
+    """Return the columns of a CSV file; text becomes NaN."""
     try:
-        with path.open(newline="") as file:
-            head, *rows = list(csv.reader(file))
-        columns = dict(zip(head, zip(*rows, strict=True), strict=True))
-        return {
-            name: np.array(values, float)
-            for name, values in columns.items()
-            if not set(values) <= {"True", "False"}
-        }
+        table = np.atleast_1d(np.genfromtxt(path, delimiter=",", names=True))
     except (ValueError, OSError) as error:
         raise ValueError(f"{path}: damaged ({error})") from error
+    return {name: table[name] for name in table.dtype.names or ()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,17 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.report import figures
 from holdfast.report.charts import Chart, critical_text, styles_of
 from holdfast.report.experiment_charts import stress_charts
-from holdfast.report.figures import (
-    draw_chart,
-    draw_limit,
-    label_limits,
-    legend_below,
-    panels,
-    set_heights,
-    span_of,
-)
 from holdfast.simulators.certificates.stress_result import ATTACK, Stress
 
 _PANEL_INCHES = (3.9, 2.75)
@@ -79,7 +71,7 @@ def plot_stress(
     rows = [([learning[signal]] if learning else []) + tests for signal, tests in charts.items()]
     size = (len(rows), len(rows[0]), _PANEL_INCHES)
     extra = max(0.0, 1.6 - len(rows[0])) * _PANEL_INCHES[0]
-    with panels(path, (path.suffix,), *size, extra, _LEGEND_INCHES) as (figure, axes):
+    with figures.panels(path, (path.suffix,), *size, extra, _LEGEND_INCHES) as (figure, axes):
         for i, row in enumerate(rows):
             _stress_row(axes[i], row, charts[row[0].y], is_last=i == len(rows) - 1)
         for panel, chart in zip(axes[0], rows[0], strict=True):
@@ -95,12 +87,12 @@ def plot_learning(path: Path, charts: Sequence[Chart], title: str) -> None:
     """Draw charts of training side by side, with one legend below, as `.png` or `.svg`."""
     panel = (1.2 * _PANEL_INCHES[0], _PANEL_INCHES[1])
     size = (1, len(charts), panel, 0.0, 2 * _LEGEND_INCHES)
-    with panels(path, (path.suffix,), *size) as (figure, ((*axes,),)):
+    with figures.panels(path, (path.suffix,), *size) as (figure, ((*axes,),)):
         for axis, chart in zip(axes, charts, strict=True):
-            draw_chart(axis, chart)
-            label_limits(axis, chart)
+            figures.draw_chart(axis, chart)
+            figures.label_limits(axis, chart)
         figure.suptitle(title, fontsize=11)
-        legend_below(figure, {each.name: each for each in charts[0].series})
+        figures.legend_below(figure, {each.name: each for each in charts[0].series})
 
 
 def _stress_row(
@@ -110,49 +102,33 @@ def _stress_row(
 
     The tests set the scale. A training run that ignores the limit may leave the panel.
     """
-    low, high = span_of(tests)
+    low, high = figures.span_of(tests)
     reach = high - low
-    least, most = span_of(charts)
+    least, most = figures.span_of(charts)
     low, high = max(least, low - 0.25 * reach), min(most, high + 0.5 * reach)
     for i, (panel, chart) in enumerate(zip(row, charts, strict=True)):
-        draw_chart(panel, chart._replace(limits=()))
-        set_heights(panel, low, high)
+        figures.draw_chart(panel, chart._replace(limits=()))
+        figures.set_heights(panel, low, high)
         for limit in chart.limits:
-            draw_limit(panel, limit)
+            figures.draw_limit(panel, limit)
         if i:
             panel.set_ylabel("")
             panel.tick_params(labelleft=False)
         if not is_last:
             panel.set_xlabel("")
             panel.tick_params(labelbottom=False)
-    label_limits(row[-1], charts[-1])
+    figures.label_limits(row[-1], charts[-1])
 
 
 def _mark_critical(axes: Any, results: Mapping[str, Stress], cost: int, limit: float) -> None:
-    """Draw a dotted line at each critical radius, with the radius beside the axis."""
-    from matplotlib.patheffects import withStroke
-
+    """Draw a dotted line from the limit down to each critical radius; the legend has the numbers."""
     low, _ = axes.get_ylim()
-    styles = dict(zip(results, styles_of(list(results)), strict=True))
-    found = {label: each.critical_radii[cost] for label, each in results.items()}
-    marked = [
-        (critical.radius, styles[label].colour)
-        for label, critical in found.items()
-        if not math.isnan(critical.radius) and not critical.beyond_tested
-    ]
-    for place, (radius, colour) in enumerate(sorted(marked, reverse=True)):
-        axes.plot([radius, radius], [low, limit], color=colour, lw=1.1, linestyle=":", zorder=5)
-        axes.plot(radius, limit, "v", color=colour, ms=6, mec="white", mew=0.6, zorder=6)
-        axes.annotate(
-            f"holds up to {radius:.2g}",
-            (radius, low),
-            xytext=(4, 5 + 11 * place),
-            textcoords="offset points",
-            fontsize=8,
-            color=colour,
-            zorder=6,
-            path_effects=[withStroke(linewidth=2.5, foreground="white")],
-        )
+    for label, style in styles_of(results).items():
+        critical = results[label].critical_radii[cost]
+        if not (math.isnan(critical.radius) or critical.beyond_tested):
+            at, look = [critical.radius] * 2, {"color": style.colour, "zorder": 5}
+            axes.plot(at, [low, limit], lw=1.1, linestyle=":", **look)
+            axes.plot(critical.radius, limit, "v", ms=6, mec="white", mew=0.6, **look)
 
 
 def _stress_legend(
@@ -177,4 +153,4 @@ def _stress_legend(
         f"with {100 * first.setup['confidence']:g} % confidence interval",
         fontsize=11,
     )
-    legend_below(figure, {labels[name]: series[name] for name in labels})
+    figures.legend_below(figure, {labels[name]: series[name] for name in labels})

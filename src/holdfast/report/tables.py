@@ -15,16 +15,8 @@ from holdfast import __version__
 from holdfast._support.files import plain_number, write_text
 from holdfast.experiments.results import DeepResults, Results, columns
 from holdfast.experiments.statistics import IntervalEstimate
+from holdfast.report import comparison
 from holdfast.report.charts import label_of
-from holdfast.report.comparison import (
-    PAPER_NOISE,
-    AlgorithmRow,
-    SimulatorRow,
-    algorithm_rows,
-    overall_rows,
-    simulator_rows,
-    timing_rows,
-)
 from holdfast.simulators.certificates.intervals import Measured
 
 if TYPE_CHECKING:
@@ -33,6 +25,8 @@ if TYPE_CHECKING:
 # Only wall-clock times differ between identical runs; they have a file of their own.
 _NOT_IN_DATA = ("seconds",)
 _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "≤": r"$\le$", "–": "--"}
+# Two control characters mark bold text, since no cell contains them.
+_LATEX |= {"<": "$<$", "\x02": r"\textbf{", "\x03": "}"}
 # Columns that a terminal without room leaves out, the least important first.
 _OPTIONAL = ("95 % interval", "interquartile mean", "runs", "infeasible iterates", "beats", "first")
 
@@ -98,32 +92,30 @@ def write_data(path: Path, results: Results) -> None:
 def markdown(rows: Sequence[Any], shown: Sequence[Column]) -> str:
     """Return a Markdown table; the rows of the best feasible algorithms are in bold."""
     lines = [
-        "| " + " | ".join(column.heading for column in shown) + " |",
-        "|" + "|".join("---" if column.is_text else "---:" for column in shown) + "|",
+        [column.heading for column in shown],
+        ["---" if column.is_text else "---:" for column in shown],
+        *_cells(rows, shown, "**{}**"),
     ]
-    for row in rows:
-        cells = [column.text(row) for column in shown]
-        if getattr(row, "best", False) is True:
-            cells = [f"**{cell}**" if cell else cell for cell in cells]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def latex(rows: Sequence[Any], shown: Sequence[Column]) -> str:
     """Return a LaTeX table for the booktabs package; bold as in `markdown`."""
     layout = "".join("l" if column.is_text else "r" for column in shown)
-    lines = [
-        rf"\begin{{tabular}}{{{layout}}}",
-        r"\toprule",
-        " & ".join(_escaped(column.heading) for column in shown) + r" \\",
-        r"\midrule",
-    ]
-    for row in rows:
-        cells = [_escaped(column.text(row)) for column in shown]
-        if getattr(row, "best", False) is True:
-            cells = [rf"\textbf{{{cell}}}" if cell else cell for cell in cells]
-        lines.append(" & ".join(cells) + r" \\")
+    head, *body = (
+        " & ".join(map(_escaped, line)) + r" \\"
+        for line in ([column.heading for column in shown], *_cells(rows, shown, "\x02{}\x03"))
+    )
+    lines = [rf"\begin{{tabular}}{{{layout}}}", r"\toprule", head, r"\midrule", *body]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _cells(rows: Sequence[Any], shown: Sequence[Column], bold: str) -> list[list[str]]:
+    return [
+        [bold.format(cell) if cell and getattr(row, "best", 0) is True else cell for cell in cells]
+        for row in rows
+        for cells in [[column.text(row) for column in shown]]
+    ]
 
 
 def _escaped(text: str) -> str:
@@ -133,9 +125,9 @@ def _escaped(text: str) -> str:
 def write_comparison(folder: Path, results: Sequence[Results]) -> None:
     """Write `table`, `overall` and `timings`, each as `.md`, `.csv` and `.tex`."""
     for name, rows, shown in (
-        ("table", algorithm_rows(results), _algorithm_columns(results)),
-        ("overall", overall_rows(results), _overall_columns(results)),
-        ("timings", timing_rows(results), _timing_columns(results)),
+        ("table", comparison.algorithm_rows(results), _algorithm_columns(results)),
+        ("overall", comparison.overall_rows(results), _overall_columns(results)),
+        ("timings", comparison.timing_rows(results), _timing_columns(results)),
     ):
         write_text(folder / f"{name}.md", f"{markdown(rows, shown)}\n{_NOTES[name]}\n")
         write_text(folder / f"{name}.tex", latex(rows, shown))
@@ -204,7 +196,9 @@ def comparison_table(results: Sequence[Results], width: int = 120) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    rows = list(zip(algorithm_rows(results), timing_rows(results), strict=True))
+    rows = list(
+        zip(comparison.algorithm_rows(results), comparison.timing_rows(results), strict=True)
+    )
     shown = [
         (column, [column.text(row) for row, _ in rows]) for column in _algorithm_columns(results)
     ]
@@ -287,7 +281,7 @@ def _number(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.6g}"
 
 
-def _deviation(row: AlgorithmRow) -> str:
+def _deviation(row: comparison.AlgorithmRow) -> str:
     # Runs that end in the same policy differ by rounding only.
     alike = row.deviation <= 1e-9 * max(1.0, abs(row.reward.value))
     return "0" if alike else f"{row.deviation:.2g}"
@@ -316,7 +310,7 @@ def gap_text(gap: float) -> str:
 def simulator_markdown(results: DeepResults) -> str:
     """Return the table of an experiment in a simulator as Markdown."""
     experiment = results.experiment
-    noise, attack = f"noise {PAPER_NOISE:g} on actions", f"attack {experiment.radius:g}"
+    noise, attack = f"noise {comparison.PAPER_NOISE:g} on actions", f"attack {experiment.radius:g}"
     heads = ["nominal reward", "nominal cost", f"reward, {noise}", f"cost, {noise}"]
     heads += [f"reward, {attack}", f"cost, {attack}"]
     shown = [
@@ -331,14 +325,14 @@ def simulator_markdown(results: DeepResults) -> str:
         "attack is the strongest adversary found against the frozen policy, separately for the reward "
         "and for the cost."
     )
-    return f"{markdown(simulator_rows(results), shown)}\n{note}\n"
+    return f"{markdown(comparison.simulator_rows(results), shown)}\n{note}\n"
 
 
 def _measured(value: Measured) -> str:
     return f"{value.mean:.3g} [{value.low:.3g}, {value.high:.3g}]"
 
 
-def _critical(row: SimulatorRow) -> str:
+def _critical(row: comparison.SimulatorRow) -> str:
     if math.isnan(row.critical_radius):
         return "over the limit nominally"
     return f"{'≥ ' if row.beyond_tested else ''}{row.critical_radius:.2g}"

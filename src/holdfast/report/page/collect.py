@@ -37,18 +37,15 @@ class Kept:
 
     def get(self, key: str, files: Iterable[Path], make: Callable[[], Made]) -> Made:
         """Return the object under `key`; call `make` if there is none, or a file has changed."""
-        stamp = [(str(path), *_stamp(path)) for path in sorted(files)]
+        stamp = [(str(path), _stamp(path)) for path in sorted(files)]
         if key not in self._made or self._made[key][0] != stamp:
             self._made[key] = (stamp, make())
         return self._made[key][1]
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_size
+def _stamp(path: Path) -> tuple[int, int] | None:
+    found = path.stat() if path.exists() else None
+    return found and (found.st_mtime_ns, found.st_size)
 
 
 @dataclasses.dataclass

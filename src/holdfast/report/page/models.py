@@ -96,7 +96,7 @@ def _history_blocks(
     history: Mapping[str, np.ndarray], algorithm: str, bounds: Sequence[ConstraintThreshold]
 ) -> list[Block]:
     """Return reward and constraints against iterations, worst case and nominal."""
-    style = styles_of([algorithm])[0]
+    style = styles_of([algorithm])[algorithm]
     axis = iteration_axis(int(history["iteration"][-1]))
 
     def chart(name: str, column: str, limits: Sequence[Limit] = ()) -> Chart:

@@ -67,10 +67,9 @@ def training_sections(
     titles = _titles([group[0].description for group in groups.values()])
     sections = []
     for (key, group), title in zip(groups.items(), titles, strict=True):
-        labels = _labels(group)
         shown = [
             ShownRun(run, label, style, (arenas or {}).get(str(run.folder)))
-            for run, label, style in zip(group, labels, styles_of(labels), strict=True)
+            for run, (label, style) in zip(group, styles_of(_labels(group)).items(), strict=True)
         ]
         sections.append(_section(f"training {key}", title, shown))
     return sections
@@ -78,41 +77,37 @@ def training_sections(
 
 def _titles(descriptions: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of the simulators, with the settings that distinguish equal names."""
-    titles = []
-    for about in descriptions:
-        name = about["environment"]["name"]
-        same = [each for each in descriptions if each["environment"]["name"] == name]
-        flat = [
-            dict(flat_entries({**each["environment"], "limits": each["limits"]})) for each in same
-        ]
-        mine = flat[same.index(about)]
-        differs = [k for k in mine if any(each.get(k) != mine[k] for each in flat)]
-        words = [f"{k.rsplit('.', 1)[-1]} {mine[k]}" for k in differs]
-        titles.append(", ".join([name, *dict.fromkeys(words)]))
-    return titles
+    names = [about["environment"]["name"] for about in descriptions]
+    settings = [{**about["environment"], "limits": about["limits"]} for about in descriptions]
+    return _distinguished(names, settings)
 
 
 def _labels(group: Sequence[TrainingRun]) -> list[str]:
     """Return algorithm and radius of each run, with the settings that distinguish equal labels."""
-    names = []
+    names, settings = [], []
     for run in group:
-        about = run.description
-        radius = f", radius {about['settings']['radius']:g}" if about["robust"] else ""
-        names.append(label_of(about["algorithm"]) + radius)
-    flat = [dict(flat_entries(run.description["settings"])) for run in group]
-    longer = []
-    for i, name in enumerate(names):
-        same = [j for j, other in enumerate(names) if other == name]
-        differs = [
-            f"{k} {v}"
-            for k, v in flat[i].items()
-            if k != "iterations" and any(flat[j].get(k) != v for j in same)
-        ]
-        longer.append(", ".join([name, *differs]))
+        own = dict(run.description["settings"])
+        radius = f", radius {own['radius']:g}" if run.description["robust"] else ""
+        names.append(label_of(run.description["algorithm"]) + radius)
+        # More iterations only continue a run.
+        settings.append({name: value for name, value in own.items() if name != "iterations"})
+    longer = _distinguished(names, settings)
     return [
         name if longer.count(name) == 1 else f"{name} ({run.folder.name})"
         for name, run in zip(longer, group, strict=True)
     ]
+
+
+def _distinguished(names: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names, each followed by the settings in which others of the same name differ."""
+    flat = [dict(flat_entries(each)) for each in settings]
+    longer = []
+    for name, mine in zip(names, flat, strict=True):
+        same = [theirs for other, theirs in zip(names, flat, strict=True) if other == name]
+        differs = [key for key in mine if any(each.get(key) != mine[key] for each in same)]
+        words = [f"{key.rsplit('.', 1)[-1]} {mine[key]}" for key in differs]
+        longer.append(", ".join([name, *dict.fromkeys(words)]))
+    return longer
 
 
 def _section(key: str, title: str, shown: Sequence[ShownRun]) -> Section:
