@@ -14,7 +14,7 @@ THRESHOLDS = {"gambler": 2.5, "n-chain": 6.0, "frozen-lake": 0.7}
 Fabricate = Callable[..., Results]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def fabricate() -> Fabricate:
     """Makes results out of numbers: each algorithm's last reward and its iterates' margins."""
 

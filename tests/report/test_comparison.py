@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import math
 
 import pytest
+from rich.console import Console
 
 from holdfast.report.comparison import (
     algorithm_rows,
@@ -138,3 +140,23 @@ def test_a_model_at_several_radii_gets_a_figure_of_them(fabricate, tmp_path):
     plane = (tmp_path / "gambler-radius-0.1" / "plane.svg").read_text()
     assert all(f"<!-- {name} -->" in plane for name in ("RCPO", "PCPO", "RVI"))
     assert "radius" in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.parametrize("width", [100, 120, 160])
+def test_the_table_fits_the_terminal_and_says_never_only_if_no_run_becomes_feasible(
+    fabricate, width
+):
+    results = fabricate("frozen-lake", **RUNS)
+    for run in results.runs["rvi"][:1]:
+        run.history["margins"][1:] = 0.5
+    text = io.StringIO()
+    console = Console(file=text, width=width)
+    console.print(comparison_table([results], width))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in text.getvalue()
+    assert all(
+        name in text.getvalue() for name in ("frozen-lake", "RVI", "50 %", "CPU-seconds", "0.0 │")
+    )
+    assert "never" not in text.getvalue()
+    assert of(results, "rvi").first_feasible == 1.0

@@ -70,6 +70,11 @@ def test_every_result_has_its_colour_and_its_critical_radius(tmp_path):
     } <= texts(tmp_path / "stress.svg")
 
 
+def test_the_limit_is_labelled_where_every_cost_is_above_it(tmp_path):
+    plot_stress(tmp_path / "over.svg", {"RCPO": result(cost=0.5)})
+    assert "bombs ≤ 0.1" in texts(tmp_path / "over.svg")
+
+
 def test_the_svg_is_the_same_byte_for_byte_and_differs_with_the_results(tmp_path):
     for name, slope in (("a", 0.2), ("b", 0.2), ("c", 0.3)):
         plot_stress(tmp_path / f"{name}.svg", {"RCPO": result(slope=slope)})

@@ -5,10 +5,9 @@ Claims about tables hold for values less their numerical error, others for confi
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,8 +31,7 @@ _CLOSE, _SAME, _MUCH = 0.05, 0.001, 0.1
 _HELD, _LAST = 0.05, 20
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of checking a claim.
 
     Attributes:
@@ -48,8 +46,7 @@ class Finding:
 Check = Callable[[Any], Finding]
 
 
-@dataclasses.dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """A statement about an experiment, and its check.
 
     Attributes:
@@ -65,8 +62,7 @@ class Claim:
     check: Check
 
 
-@dataclasses.dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """A claim with its finding.
 
     Attributes:
@@ -138,10 +134,9 @@ def stays_feasible(algorithm: str) -> Check:
 
 
 def earns(algorithm: str, other: str, *, least: float = -np.inf, most: float = np.inf) -> Check:
-    """Return a check on the relative shortfall of one mean worst-case reward from another.
+    """Return a check that the relative shortfall of a mean worst-case reward is within bounds.
 
-    The shortfall is an interval, since a worst-case value is an upper bound, and less its numerical
-    error a lower one. The whole interval has to lie strictly between the two bounds.
+    The shortfall is an interval: a worst-case value is an upper bound, less its error a lower one.
 
     Arguments:
         algorithm: the algorithm that is compared.

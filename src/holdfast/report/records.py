@@ -221,7 +221,7 @@ def read_outcome(folder: Path) -> TrainingOutcome:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TrainingRun:
+class TrainingRecord:
     """A folder that `holdfast train` wrote, finished or not.
 
     Attributes:
@@ -262,7 +262,7 @@ class TrainingRun:
         return [first, self.folder / runs.CHECKPOINT] if self.finished and first.is_file() else []
 
 
-def read_training(folder: Path, stress: Stress | None = None) -> TrainingRun:
+def read_training(folder: Path, stress: Stress | None = None) -> TrainingRecord:
     """Return the record of a training run; an incomplete last line is ignored.
 
     Arguments:
@@ -291,4 +291,4 @@ def read_training(folder: Path, stress: Stress | None = None) -> TrainingRun:
         if set(by_iteration.get(i, ())) != set(description["seeds"]):
             break
         whole += [by_iteration[i][seed] for seed in description["seeds"]]
-    return TrainingRun(folder, description, whole, stress)
+    return TrainingRecord(folder, description, whole, stress)

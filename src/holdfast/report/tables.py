@@ -216,7 +216,7 @@ def comparison_table(results: Sequence[Results], width: int = 120) -> Table:
     table = Table(title=title, title_justify="left")
     for column, cells in shown:
         side: Literal["left", "right"] = "left" if column.is_text else "right"
-        table.add_column(column.heading, justify=side, min_width=least(column, cells))
+        table.add_column(column.heading, justify=side, width=least(column, cells))
     for i, (row, _) in enumerate(rows):
         style = "bold" if row.best else ("dim" if row.feasible < 1 else "")
         table.add_row(*(Text(cells[i], style) for _, cells in shown))

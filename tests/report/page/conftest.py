@@ -22,6 +22,7 @@ from holdfast.simulators.certificates.intervals import ConfidenceInterval, Measu
 from holdfast.simulators.certificates.stress_result import Row, Stress
 from holdfast.simulators.train import TrainingRun, prepare
 from holdfast.simulators.training import runs
+from holdfast.simulators.training.checkpoint import save_learners
 from holdfast.verbs import as_simulator
 
 ODD_NAME = "<b>x&y"
@@ -99,8 +100,8 @@ def train_folder(folder: Path, run: TrainingRun, done: int, *, with_agents: bool
     rows = [metrics(i, seed) for i in range(done) for seed in seeds]
     runs.append_lines(folder / runs.METRICS, rows)
     if with_agents:
-        learners = run._first()
-        run._save(folder, learners, done)
+        learners = run.first()
+        save_learners(folder, run.describe(), learners, done)
         for agent in run._agents(learners):
             agent.save(runs.agent_file(folder, agent.seed))
     return folder
@@ -152,7 +153,8 @@ def compared(environment: str = "frozen-lake", seeds: int = 3, model: str = "") 
             "seconds": np.arange(31.0),
         }
         policy = np.full((table.states, table.actions), 1 / table.actions)
-        found[job.algorithm].append(Result(job, "feasible", bounds, policy, history))
+        proof = {"gap": 9.4e-13}
+        found[job.algorithm].append(Result(job, "feasible", bounds, policy, history, proof))
     return Results(experiment, found, model or model_digest(table), environment)
 
 

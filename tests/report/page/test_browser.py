@@ -97,6 +97,14 @@ def test_the_legend_hides_and_shows_a_series_by_mouse_and_by_key(page):
     assert drawn_paths(chart, PCPO) == before
 
 
+def test_the_label_of_a_limit_is_outside_the_frame(page):
+    chart = figure(page, "Margin in the worst case")
+    label = chart.locator(".chart text", has_text="margin ≥ 0").bounding_box()
+    curves = [box.bounding_box() for box in chart.locator(".chart path[stroke-width='2.2']").all()]
+    assert len(curves) == 2
+    assert all(label["x"] >= curve["x"] + curve["width"] for curve in curves)
+
+
 def test_views_of_stress_show_other_tests_with_the_limit_drawn(page):
     chart = figure(page, "Under stress: bombs")
     assert chart.locator(".chart text", has_text="bombs ≤ 0.1").count()
@@ -173,11 +181,17 @@ def test_the_theme_follows_the_system_is_switched_and_remembered(open_page, repo
     assert page.errors == []
 
 
-@pytest.mark.parametrize("width", [360, 390, 768])
-def test_nothing_is_wider_than_a_phone(open_page, report_file, width):
-    page = open_page(report_file.as_uri(), width=width, height=780, has_touch=True)
+def test_nothing_is_clipped_on_a_phone_or_on_a_desktop(open_page, report_file):
+    page = open_page(report_file.as_uri(), width=1400, height=780, has_touch=True)
     page.wait_for_function(SEEN)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    clipped = (
+        "() => [...document.querySelectorAll('.scroll')]"
+        ".filter((box) => box.scrollWidth > box.clientWidth).length"
+    )
+    for width in (1400, 768, 360):
+        page.set_viewport_size({"width": width, "height": 780})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(clipped) == 0
     link = page.locator("nav a").last
     assert not link.is_visible()
     page.locator("nav summary").click()

@@ -174,6 +174,7 @@ def test_a_certificate_says_what_is_proved():
     text = " ".join(found.statements)
     assert found.verdict.tone == "good"
     assert "above 2: gap 50\u00a0%." in text
+    assert "gap below 1e-6\u00a0%." in " ".join(card(gap=9.4e-13).statements)
     assert "up to 1.5 times the radii" in text
     row = [cell.text for cell in found.table.rows[1]]
     assert row == ["total cost", "≤ 3", "2.5", "1", "+0.5", "never"]
@@ -224,7 +225,15 @@ def test_a_comparison_has_curves_ends_and_the_kernel_of_rcpo():
     feasible = {cloud.name: {p.feasible for p in cloud.points} for cloud in scatter.plane.clouds}
     assert feasible == {"RCPO": {True}, "PCPO": {False}}
     table = only(section, PageTable)
-    assert [[cell.text for cell in row][-1] for row in table.rows] == ["3 of 3", "0 of 3"]
+    assert [cell.text for cell in table.rows[0]] == [
+        "RCPO",
+        "2.1",
+        "3",
+        "+0.2",
+        "3 of 3",
+        "< 1e-6 %",
+    ]
+    assert [cell.text for cell in table.rows[1]][-2] == "0 of 3"
     assert only(section, Grid).title.endswith("RCPO, seed 0")
 
 

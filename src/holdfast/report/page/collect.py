@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from holdfast.experiments.description import TabularExperiment
 from holdfast.report.page.content import Arena, Section, Skipped
 from holdfast.report.page.models import comparison_section, solution_section
-from holdfast.report.records import TrainingRun, check_not_newer, read_training
+from holdfast.report.records import TrainingRecord, check_not_newer, read_training
 from holdfast.report.solution import SOLUTION_FILE
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training import runs
@@ -61,7 +61,7 @@ class Collection:
     """
 
     sections: list[Section] = dataclasses.field(default_factory=list)
-    trainings: list[TrainingRun] = dataclasses.field(default_factory=list)
+    trainings: list[TrainingRecord] = dataclasses.field(default_factory=list)
     arenas: dict[str, Arena | None] = dataclasses.field(default_factory=dict)
     stresses: list[tuple[str, Stress]] = dataclasses.field(default_factory=list)
     skipped: list[Skipped] = dataclasses.field(default_factory=list)
@@ -140,7 +140,7 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
             break
 
 
-def _arena(training: TrainingRun) -> Arena | None:
+def _arena(training: TrainingRecord) -> Arena | None:
     if not training.agent_files():
         return None
     from holdfast.report.page.arena import arena_block

@@ -33,7 +33,7 @@ from holdfast.report.page.content import (
     Section,
     flat_entries,
 )
-from holdfast.report.records import TrainingRun
+from holdfast.report.records import TrainingRecord
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training.runs import limits_of
 
@@ -44,14 +44,14 @@ _FEW = 2
 class ShownRun(NamedTuple):
     """A training run with its label, its style and its episodes."""
 
-    run: TrainingRun
+    run: TrainingRecord
     label: str
     style: Style
     arena: Arena | None = None
 
 
 def training_sections(
-    found: Sequence[TrainingRun], arenas: Mapping[str, Arena | None] | None = None
+    found: Sequence[TrainingRecord], arenas: Mapping[str, Arena | None] | None = None
 ) -> list[Section]:
     """Return one section per simulator with the same limits, with its runs side by side.
 
@@ -59,7 +59,7 @@ def training_sections(
         found: the runs.
         arenas: episodes by the folder of their run.
     """
-    groups: dict[str, list[TrainingRun]] = {}
+    groups: dict[str, list[TrainingRecord]] = {}
     for run in found:
         about = run.description
         kind = (about["environment"], about["limits"], about["settings"]["limit_on"])
@@ -82,7 +82,7 @@ def _titles(descriptions: Sequence[Mapping[str, Any]]) -> list[str]:
     return _distinguished(names, settings)
 
 
-def _labels(group: Sequence[TrainingRun]) -> list[str]:
+def _labels(group: Sequence[TrainingRecord]) -> list[str]:
     """Return algorithm and radius of each run, with the settings that distinguish equal labels."""
     names, settings = [], []
     for run in group:
@@ -144,7 +144,7 @@ def _facts(shown: Sequence[ShownRun]) -> list[Cell]:
     return facts
 
 
-def _progress(run: TrainingRun) -> str:
+def _progress(run: TrainingRecord) -> str:
     asked = run.description["settings"]["iterations"]
     return f"{run.done}" if run.finished else f"{run.done} of {asked}"
 
