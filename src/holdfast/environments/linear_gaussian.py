@@ -152,15 +152,9 @@ class LinearGaussian(Environment):
 
     def description(self) -> dict[str, Any]:
         """Return everything that defines it as JSON values."""
-        leaves = {
-            "dynamics": self.dynamics,
-            "control": self.control,
-            "noise": self.noise,
-            "reward": self.reward._asdict(),
-            "cost": self.cost._asdict(),
-            "initial_mean": self.initial_mean,
-            "initial_scale": self.initial_scale,
-        }
+        arrays = ("dynamics", "control", "noise", "initial_mean", "initial_scale")
+        leaves = {name: getattr(self, name) for name in arrays}
+        leaves |= {"reward": self.reward._asdict(), "cost": self.cost._asdict()}
         plain = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), leaves)
         return {**super().description(), **plain, "discount": self.discount}
 
@@ -226,16 +220,9 @@ class LinearGaussian(Environment):
             raise ValueError(f"signal: expected 'reward' or 'cost', got {signal!r}")
         if not radius >= 0:
             raise ValueError(f"radius: expected a number of at least 0, got {radius}")
-        A, B, root, mean, c, e = (
-            np.asarray(leaf, np.float64)
-            for leaf in (
-                self.dynamics,
-                self.control,
-                self.noise,
-                self.initial_mean,
-                *getattr(self, signal),
-            )
-        )
+        leaves = (self.dynamics, self.control, self.noise, self.initial_mean)
+        A, B, root, mean = (np.asarray(leaf, np.float64) for leaf in leaves)
+        c, e = (np.asarray(leaf, np.float64) for leaf in getattr(self, signal))
         K, k = np.broadcast_to(gain, B.T.shape), np.broadcast_to(offset, e.shape)
         discount, closed_loop = self.discount, A + B @ K
         growth = discount * np.abs(np.linalg.eigvals(closed_loop)).max()

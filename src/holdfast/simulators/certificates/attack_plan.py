@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from holdfast._support.arguments import numbers_of
 from holdfast.simulators.certificates.attack import (
     FrozenPolicy,
     play_attack,
@@ -131,10 +132,7 @@ def _levels(name: str, given: Sequence[float] | None, least: float = 0.0) -> tup
     """Return the distinct levels by rising value."""
     if given is None:
         return ()
-    try:
-        levels = np.atleast_1d(np.asarray(given, float))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: expected a list of numbers, got {given!r}") from error
+    levels = np.atleast_1d(numbers_of(name, given))
     if levels.ndim != 1 or not levels.size:
         raise ValueError(f"{name}: expected a list of at least one number, got {given!r}")
     bad = levels[~(np.isfinite(levels) & (levels >= least))]
