@@ -1,7 +1,7 @@
-"""Point Gather and a PCPO loop in plain NumPy, for `deep_training.py` to stand beside.
+"""Point Gather and a PCPO loop in plain NumPy: the peer of `deep_training.py`.
 
-Written for reading, and vectorised over the episodes of a batch, so that nearly all time is in NumPy's
-own loops and in BLAS. Single precision. Settings are Holdfast's; derivatives are written out by hand.
+The code is vectorised over the episodes of a batch, so that nearly all time is spent in NumPy's loops
+and in BLAS. It computes in single precision, with Holdfast's settings and hand-written derivatives.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def reset(rng: np.random.Generator, episodes: int) -> State:
 
 
 def in_body_frame(state: State) -> tuple[np.ndarray, np.ndarray]:
-    """How far ahead of the centre of mass and to its left each object lies."""
+    """Return the distance of each object ahead of the centre of mass, and to its left."""
     east = state.objects[..., 0] - state.pose[:, :1]
     north = state.objects[..., 1] - state.pose[:, 1:2]
     cos, sin = np.cos(state.pose[:, 2:]), np.sin(state.pose[:, 2:])
@@ -48,7 +48,7 @@ def in_body_frame(state: State) -> tuple[np.ndarray, np.ndarray]:
 def step(
     state: State, action: np.ndarray, noise: np.ndarray
 ) -> tuple[State, np.ndarray, np.ndarray, np.ndarray]:
-    """The next states, rewards, costs, and whether nothing is left."""
+    """Return the next states, the rewards, the costs, and whether no object is left."""
     limits = np.array([1.0, 0.25], f32)
     action, push = np.clip(action, -limits, limits), f32(NOISE) * noise
     heading = state.pose[:, 2] + action[:, 1] + push[:, 2]
@@ -64,7 +64,7 @@ def step(
 
 
 def observe(state: State) -> np.ndarray:
-    """(episodes, 29)."""
+    """Return the observations, (episodes, 29)."""
     ahead, left = in_body_frame(state)
     distance = np.sqrt(ahead**2 + left**2)
     seen = state.present & (ahead >= 0) & (distance <= RANGE)
@@ -84,7 +84,7 @@ def observe(state: State) -> np.ndarray:
 
 
 def features(state: State) -> np.ndarray:
-    """(episodes, 44): the whole state, each kind of object nearest first."""
+    """Return the whole state, (episodes, 44), with each kind of object sorted by distance."""
     ahead, left = in_body_frame(state)
     distance = np.sqrt(np.maximum(ahead**2 + left**2, f32(1e-12)))
     here = state.present.astype(f32)
@@ -109,7 +109,7 @@ def features(state: State) -> np.ndarray:
 
 
 class MLP:
-    """tanh layers on rows; derivatives forwards and backwards. Parameters: weights, then biases."""
+    """tanh layers on rows, with forward and backward derivatives. Parameters: weights, then biases."""
 
     def __init__(self, weights: list[np.ndarray], biases: list[np.ndarray]) -> None:
         self.weights, self.biases = weights, biases
@@ -123,7 +123,7 @@ class MLP:
         return cls(weights, [np.zeros(o, f32) for o in sizes[1:]])
 
     def layers(self, x: np.ndarray) -> list[np.ndarray]:
-        """The input, every hidden layer and the output."""
+        """Return the input, every hidden layer and the output."""
         values = [x]
         for w, b in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = x @ w
@@ -135,7 +135,7 @@ class MLP:
         return self.layers(x)[-1]
 
     def backward(self, values: list[np.ndarray], slope: np.ndarray) -> list[np.ndarray]:
-        """Gradient of Σ slope·output."""
+        """Return the gradient of Σ slope·output."""
         weights, biases = [], []
         for i in reversed(range(len(self.weights))):
             weights.append(values[i].T @ slope)
@@ -146,7 +146,7 @@ class MLP:
         return weights[::-1] + biases[::-1]
 
     def forward(self, values: list[np.ndarray], change: list[np.ndarray]) -> np.ndarray:
-        """Change of the output with the parameters: the Jacobian times a vector."""
+        """Return the Jacobian of the output in the parameters times a vector."""
         count = len(self.weights)
         tangent = values[0] @ change[0] + change[count]
         for i in range(1, count):
@@ -180,7 +180,7 @@ class Normaliser:
 
 
 class Policy:
-    """Normal actions in units in which the box is [−1, 1]. Parameters: the network's, then log σ."""
+    """Normal actions, scaled so that the box is [−1, 1]. Parameters: the network's, then log σ."""
 
     def __init__(self, network: MLP, log_std: np.ndarray) -> None:
         self.network, self.log_std = network, log_std
@@ -195,7 +195,7 @@ class Policy:
         return Policy(MLP(leaves[:count], leaves[count:]), log_std)
 
     def rebase(self, stretch: np.ndarray, shift: np.ndarray) -> None:
-        """The same function of raw observations after the normaliser has moved."""
+        """Keep the function of raw observations unchanged after the normaliser has moved."""
         first = self.network.weights[0]
         self.network.biases[0] = self.network.biases[0] + shift @ first
         self.network.weights[0] = first * stretch[:, None]
@@ -227,7 +227,7 @@ class Critic:
     def fit(
         self, x: np.ndarray, targets: np.ndarray, alive: np.ndarray, epochs: int, parts: int
     ) -> None:
-        """Least squares, in units of the returns' spread; inputs are (time, episodes, …)."""
+        """Fit by least squares in units of the returns' spread; inputs are (time, episodes, …)."""
         seen = targets[alive][:, None]
         self.returns.update(seen)
         self.returns.count = min(self.returns.count, 10.0 * len(seen))
@@ -286,7 +286,7 @@ def critic_inputs(known: np.ndarray, sight: Normaliser) -> np.ndarray:
 def advantages(
     batch: Batch, values: np.ndarray, index: int, discount: float, gae: float
 ) -> np.ndarray:
-    """Generalised advantages; the horizon is an end."""
+    """Return generalised advantages; the horizon ends an episode."""
     going_on = batch.alive & ~batch.terminated
     going_on[-1] = False
     result = np.zeros_like(values[:-1])
@@ -299,7 +299,7 @@ def advantages(
 
 
 class Evidence(NamedTuple):
-    """Rows of the steps taken. Weights are over the number of episodes; advantages are centred."""
+    """Rows of the steps taken. Weights sum over the episodes; advantages are centred."""
 
     weights: np.ndarray
     advantages: np.ndarray
@@ -315,7 +315,7 @@ def evidence(batch: Batch, found: np.ndarray, discount: float) -> Evidence:
 def gradient(
     policy: Policy, values: list[np.ndarray], actions: np.ndarray, of: Evidence
 ) -> np.ndarray:
-    """Of Σ weights·ratio·advantage, where the ratio is one."""
+    """Return the gradient of Σ weights·ratio·advantage at ratio one."""
     each = (of.weights * of.advantages)[:, None]
     z = (actions - values[-1]) * np.exp(-policy.log_std)
     network = policy.network.backward(values, each * z * np.exp(-policy.log_std))
@@ -325,7 +325,7 @@ def gradient(
 def fisher_product(
     policy: Policy, values: list[np.ndarray], weights: np.ndarray, vector: np.ndarray
 ) -> np.ndarray:
-    """JᵀFJ·vector."""
+    """Return JᵀFJ·vector."""
     *change, log_std = like(policy.leaves, vector)
     share = (weights / weights.sum())[:, None]
     tangent = share * policy.network.forward(values, change) * np.exp(-2 * policy.log_std)
@@ -333,7 +333,7 @@ def fisher_product(
 
 
 def mean_curvature(product, rng: np.random.Generator, size: int, probes: int = 4) -> float:
-    """The mean of the diagonal, from a few vectors of signs."""
+    """Return the mean of the Fisher diagonal, estimated from a few sign vectors."""
     signs = np.where(rng.random((probes, size)) < 0.5, f32(-1), f32(1))
     return float(np.mean([sign @ product(sign) for sign in signs])) / size
 
@@ -357,7 +357,7 @@ def conjugate_gradients(product, right: np.ndarray, steps: int) -> np.ndarray:
 def pcpo_step(
     g: np.ndarray, h: np.ndarray, to_g: np.ndarray, to_h: np.ndarray, needed: float, delta: float
 ) -> tuple[np.ndarray, bool]:
-    """Improve, then project; recover where the constraint is out of reach. And whether it recovers."""
+    """Improve, then project; recover if the constraint is out of reach. Return whether it did."""
     q, s = g @ to_g, h @ to_h
     if needed > 0 and needed**2 / s > 2 * delta:
         return np.sqrt(2 * delta / s) * to_h, True
@@ -367,7 +367,7 @@ def pcpo_step(
 
 @dataclasses.dataclass
 class Learner:
-    """PCPO on Point Gather. `settings` is Holdfast's own record, read for its numbers."""
+    """PCPO on Point Gather; `settings` is Holdfast's record of settings."""
 
     settings: object
     rng: np.random.Generator
@@ -385,7 +385,7 @@ class Learner:
         self.tightening = 0.0
 
     def iterate(self) -> tuple[float, float]:
-        """One update; the reward and the cost of the policy that drew the batch."""
+        """Perform one update; return the reward and the cost of the policy that drew the batch."""
         settings = self.settings
         batch = sample(self.rng, self.policy, self.of_policy, -(-settings.batch_size // HORIZON))
         returns = batch.signals.sum(0)

@@ -1,7 +1,7 @@
-"""How much of the true worst case do learned adversaries find?
+"""Share of the true worst case that learned adversaries find.
 
-On a linear system the worst case has a closed form; on a table exact evaluation gives it. Each line is
-the share of that drop which an adversary reached against a frozen policy, on fresh episodes:
+The worst case has a closed form on a linear system, and exact evaluation gives it on a table. Each line
+is the share of that drop which an adversary reached against a frozen policy, on new episodes:
 
     python benchmarks/adversary_strength.py [--only linear|tables] [--updates 80]
 """
@@ -114,7 +114,7 @@ def attacked(
     hidden: tuple[int, ...],
     critic_learning_rate: float,
 ) -> np.ndarray:
-    """For each signal, what the adversaries leave of it at each radius."""
+    """Return the value of each signal under the adversaries at each radius."""
     signals = Signal(jnp.arange(2), jnp.full(2, discount), jnp.full(2, 0.95), bootstrap=True)
     length = played_length(env.horizon, (discount,), bootstrap=True)
     frozen = FrozenPolicy(env, policy, None, signals, length, hidden, critic_learning_rate, False)

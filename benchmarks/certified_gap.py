@@ -1,10 +1,10 @@
-"""How far from optimal can RCPO's policies be? Certified gaps on the paper's models, from random starts.
+"""Certified optimality gaps of RCPO's policies on the paper's models, from random starts.
 
     python benchmarks/certified_gap.py [--starts 5] [--nodes 8000] [--iterations 300]
 
 Each line is one start: the worst-case reward of its policy, the Lagrangian bound and its gap, the bound
-after branch and bound over the rows of policies, its gap, the regions that took, and the seconds of
-both bounds, compilation included in the first line of a model.
+after branch and bound and its gap, the number of regions, and the seconds of both bounds. The first line
+of a model includes compilation.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The whole Point Gather experiment, timed in this fresh process: five seeds of RCPO, 100 iterations.
+"""Time of the Point Gather experiment in a new process: five seeds of RCPO, 100 iterations.
 
     python benchmarks/deep_experiment.py [--seeds 5] [--iterations 100] [--batch-size 50000]
 
-Prints the seconds from the start of the process to the trained agents, those of compilation within
-them, and the steps simulated a second with and without it. Every simulated step counts: the batch of
-each signal's kernel, those its adversary learns from, and the nominal batch that is measured.
+Prints the seconds from the start of the process to the trained agents, the seconds of compilation among
+them, and the simulator steps per second with and without compilation. Every simulated step counts: the
+batch of each signal's kernel, the batches of its adversary, and the nominal batch that is measured.
 """
 
 from __future__ import annotations

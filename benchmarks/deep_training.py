@@ -1,18 +1,18 @@
-"""The whole training loop on Point Gather (sampling, critics, update): Holdfast beside plain NumPy.
+"""Speed of the training loop on Point Gather (sampling, critics, update), beside plain NumPy.
 
     python benchmarks/deep_training.py [--iterations 5] [--batch-size 50000] [--check] [--devices N]
 
-Steps a CPU-second, counted over all threads of the process, and steps a second, on two cores. Every
-iteration is timed alone and the median counts; compilation is given apart. Steps are those simulated:
-of PCPO the batch, of RCPO the batch under each signal's kernel, the batches that each adversary learns
-from, and the nominal batch that is measured. The ratio is between the two PCPO loops.
+Prints steps per CPU-second over all threads of the process, and steps per second on two cores. Every
+iteration is timed alone and the median is reported; compilation is listed separately. All simulated
+steps count: the batch of PCPO, and for RCPO the batch under each signal's kernel, the batches of each
+adversary, and the nominal batch that is measured. The ratio compares the two PCPO loops.
 
-The NumPy loop gets one BLAS thread, with which it is quickest; OPENBLAS_NUM_THREADS changes that.
-It (`_numpy_point_gather.py`) has the same settings: networks, critics' epochs, Fisher
+The NumPy loop (`_numpy_point_gather.py`) has one BLAS thread, with which it is fastest;
+OPENBLAS_NUM_THREADS changes that. It has the same settings: networks, epochs of the critics, Fisher
 products on a share of the batch, conjugate gradients, line search. `--check` compares its simulator,
-advantages, gradients and Fisher products with Holdfast's on one batch, and what a few iterations of both
-make of reward and cost, and times nothing. `--devices N` times Holdfast alone, on one device and with
-its episodes over N, simulated ones on a CPU, and says how much these tell each other.
+advantages, gradients and Fisher products with Holdfast's on one batch, and the reward and cost after a
+few iterations of both, without timing. `--devices N` times Holdfast on one device and with its episodes
+divided over N (simulated devices on a CPU), and counts the data that the devices exchange.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PUBLISHED = "1,457 to 1,513"
 
 
 def timed(work, iterations: int) -> tuple[float, float]:
-    """Median CPU-seconds and seconds of one iteration."""
+    """Return the median CPU-seconds and seconds of one iteration."""
     cpu, wall = [], []
     for _ in range(iterations):
         start = time.process_time(), time.perf_counter()
@@ -62,7 +62,7 @@ def timed(work, iterations: int) -> tuple[float, float]:
 
 
 class Ours:
-    """Holdfast's iteration of one policy, compiled as `train` compiles it."""
+    """Holdfast's iteration of one policy, compiled as in `train`."""
 
     def __init__(self, algorithm: str, settings: Settings, devices: int = 1) -> None:
         self.env, self.settings, self.devices = PointGather(), settings, devices
@@ -85,11 +85,11 @@ class Ours:
         self.first = time.process_time() - start[0], time.perf_counter() - start[1]
 
     def restart(self, seed: int) -> None:
-        """A blank learner."""
+        """Start from a new learner."""
         self.learner = on_devices(self.create(self.env, jax.random.PRNGKey(seed)), self.devices)
 
     def iterate(self) -> tuple[float, float]:
-        """One iteration; the reward and the cost that it measured."""
+        """Perform one iteration; return the reward and the cost that it measured."""
         with over_devices(self.devices):
             self.learner, metrics = self.advance(self.env, self.learner)
         metrics = jax.device_get(metrics)
@@ -97,7 +97,7 @@ class Ours:
 
 
 def across_devices(iterations: int, batch_size: int, devices: int) -> None:
-    """One device beside several."""
+    """Compare one device with several."""
     print(f"Point Gather, batch {batch_size:,}, median of {iterations} iterations")
     for algorithm, radius in (("pcpo", 0.0), ("rcpo", 0.2)):
         for count in (1, devices):
@@ -116,7 +116,7 @@ def across_devices(iterations: int, batch_size: int, devices: int) -> None:
 
 
 def exchanged(text: str, name: str) -> tuple[int, int]:
-    """How many exchanges of one kind a compiled program has, and the bytes of their results."""
+    """Return the number of exchanges of one kind in a compiled program, and their bytes."""
     count, size = 0, 0
     for shapes in re.findall(rf"= (.*?) {name}(?:-start)?\(", text):
         count += 1
@@ -159,7 +159,7 @@ def benchmark(iterations: int, batch_size: int) -> None:
 
 
 def check(batch_size: int, seeds: int = 5, iterations: int = 16) -> None:
-    """The NumPy loop does what Holdfast does."""
+    """Check that the NumPy loop computes what Holdfast computes."""
     ours = Ours("pcpo", Settings(batch_size=batch_size))
     for _ in range(2):
         ours.iterate()
@@ -225,7 +225,7 @@ def check(batch_size: int, seeds: int = 5, iterations: int = 16) -> None:
 
 
 def _check_simulator(env: PointGather, count: int) -> None:
-    """The same states, actions and disturbances, step by step."""
+    """Compare both simulators step by step on the same states, actions and disturbances."""
     rng = np.random.default_rng(0)
     state = reference.reset(rng, count)
     ours = PointGatherState(*map(jnp.asarray, state), None)

@@ -1,10 +1,10 @@
-"""What each uncertainty set looks like: rows of three probabilities, drawn in a triangle.
+"""Pictures of the uncertainty sets: rows of three probabilities in a triangle.
 
     python benchmarks/draw_sets.py [--out FILE]
 
-A point of the triangle is a row q over three states, all on one of them at the corners. Each panel has
-one set around the same nominal row at three radii, and nature's worst response to the same values at
-each. The dashed line is where q·y is what it is at the last of these: it touches the set.
+A point of the triangle is a row q over three states; at a corner, all mass is on one state. Each panel
+shows one set around the same nominal row at three radii, with nature's worst response to the same
+values. The dashed line joins the rows with the same q·y as the last response; it touches the set.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ PANELS = [
 
 
 def divergence(ball: hf.UncertaintySet, q: np.ndarray) -> np.ndarray:
-    """How far the rows are from the nominal one, in the set's own measure.
+    """Return the distance of rows from the nominal row, in the set's own measure.
 
-    W₁ on a line is the sum of |differences| of the distribution functions; the set's own general
-    method solves a linear program for every row.
+    W₁ on a line is the sum of |differences| of the distribution functions; the set's general method
+    would solve a linear program for every row.
     """
     if isinstance(ball, hf.Wasserstein):
         return np.abs(np.cumsum(q - NOMINAL, axis=-1)).sum(-1)
@@ -56,13 +56,13 @@ def divergence(ball: hf.UncertaintySet, q: np.ndarray) -> np.ndarray:
 
 
 def answers(ball: hf.UncertaintySet, radii: np.ndarray) -> np.ndarray:
-    """The worst response at each radius."""
+    """Return the worst response at each radius."""
     p, y = (np.tile(row, (len(radii), 1)) for row in (NOMINAL, VALUES))
     return np.asarray(ball.with_radius(radii).worst_response(p, y))
 
 
 def grid() -> np.ndarray:
-    """Rows all over the simplex."""
+    """Return rows from the whole simplex."""
     i, j = np.meshgrid(np.arange(STEPS + 1), np.arange(STEPS + 1), indexing="ij")
     inside = i + j <= STEPS
     first, second = i[inside] / STEPS, j[inside] / STEPS
@@ -70,7 +70,7 @@ def grid() -> np.ndarray:
 
 
 def level_line(level: float) -> np.ndarray:
-    """The two ends, on the edges of the triangle, of the rows with q·y at this level."""
+    """Return the two ends, on the edges of the triangle, of the rows with q·y at this level."""
     ends = []
     for i, j in ((0, 1), (1, 2), (2, 0)):
         share = (level - VALUES[j]) / (VALUES[i] - VALUES[j])

@@ -1,11 +1,11 @@
-"""A Garnet as large as one in EpiRC-PGS's public code, by RCPO with a certificate and by EpiRC-PGS.
+"""RCPO with a certificate and EpiRC-PGS on a Garnet of the size in the public code of EpiRC-PGS.
 
     python benchmarks/garnet.py [--seeds 2] [--iterations 1000]
 
-Five states, three actions, four costs, γ = 0.99, each limit at a random policy's worst-case cost. A line
-has the CPU-seconds (the first of each algorithm with its compilation), the worst-case reward, the
-smallest margin, the certified upper bound on what any feasible policy can have, and the gap to it.
-The public code of EpiRC-PGS takes 126 seconds for 10 outer steps on two such models.
+The model has five states, three actions, four costs and γ = 0.99; each limit is a random policy's
+worst-case cost. A line shows the CPU-seconds (the first line of an algorithm includes compilation), the
+worst-case reward, the smallest margin, the certified upper bound on the reward of feasible policies, and
+the gap. The public code of EpiRC-PGS takes 126 seconds for 10 outer steps on two such models.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the bridge to Gymnasium costs: environment and policy, against the bare environment alone.
+"""Cost of the bridge to Gymnasium: environment with policy, against the environment alone.
 
-Three ways of stepping the same robot: MuJoCo's threads, one process, worker processes. Each line has
-the bare environments with random actions (for threads, `mujoco.rollout` of the same copies; otherwise
-Gymnasium's own vector environment), then ours with a policy of two layers that draws every action,
-nature's noise and everything that a batch records; and the ratio of the two, measured in turn in one
-run. At the end the whole training loop, beside that of Point Gather, whose simulator is JAX's own.
+The same robot is stepped by MuJoCo's threads, in one process, and in worker processes. Each line shows
+the environments alone with random actions (`mujoco.rollout` for threads, otherwise Gymnasium's vector
+environment), then Holdfast with a policy of two layers that samples every action, nature's noise and all
+recorded quantities, and the ratio of the two, measured alternately in one run. The last lines show the
+whole training loop, beside Point Gather, whose simulator is written in JAX.
 
     python benchmarks/gymnasium_bridge.py
 """
@@ -34,7 +34,7 @@ COPIES, STEPS = 64, 200
 
 
 def bridged(env: Environment) -> Callable[[], None]:
-    """One batch of episodes with a policy, as training draws it."""
+    """Sample one batch of episodes with a policy, as training does."""
     key = jax.random.PRNGKey(0)
     policy = Policy.create(key, env.observation_size, (64, 32), env.action_space)
     sight = Sight(None, None, None, True)
@@ -48,7 +48,7 @@ def bridged(env: Environment) -> Callable[[], None]:
 
 
 def bare_rollout() -> Callable[[], None]:
-    """MuJoCo's own threads on the same copies, and nothing else."""
+    """Step the same copies by MuJoCo's threads only."""
     env = gymnasium.make(ROBOT).unwrapped
     model, skip = env.model, env.frame_skip
     models = [copy.copy(model) for _ in range(COPIES)]
@@ -72,7 +72,7 @@ def bare_rollout() -> Callable[[], None]:
 
 
 def bare_vector(kind: type) -> Callable[[], None]:
-    """Gymnasium's vector environment, with random actions that were drawn before."""
+    """Step Gymnasium's vector environment with random actions drawn beforehand."""
     envs = kind([lambda: gymnasium.make(ROBOT)] * COPIES)
     actions = np.random.default_rng(0).uniform(-1, 1, (STEPS, COPIES, 6)).astype(np.float32)
 
@@ -103,7 +103,7 @@ def _seconds(run: Callable[[], None]) -> float:
 
 
 def training(label: str, env: Environment, **settings: Any) -> None:
-    """Steps that policy updates saw in a second, compilation left out."""
+    """Return the simulator steps in policy updates per second, without compilation."""
     stamps = []
     hf.train(
         env, "pcpo", iterations=4, callback=lambda _: stamps.append(time.perf_counter()), **settings

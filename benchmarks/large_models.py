@@ -3,13 +3,13 @@
     python benchmarks/large_models.py [--sizes 1000 10000 100000 1000000] [--error 1e-4] [--iterations 3]
 
 Random lists: most successors lie within a window around their state, a tenth of them anywhere; Dirichlet
-probabilities, a reward and one cost in [0, 1], a KL ball. Each size runs in a process of its own, so
-that its peak memory is its own: of the process, or of the device where that is an accelerator. An
-evaluation is timed once compiled. Exponents are fitted to seconds and memory against the states.
+probabilities, a reward and one cost in [0, 1], a KL ball. Each size runs in its own process, to measure
+its peak memory: of the accelerator if there is one, otherwise of the process. Evaluations are timed
+after compilation. Exponents are fitted to seconds and memory against the states.
 
-In the same run: what one robust sweep (nature's worst response in every row, from multipliers that are
-nearly right) and one sweep under a fixed kernel move through memory a second, counting each array once,
-as a share of what a triad x ← b + c·x through JAX moves on the same machine.
+The same run measures the memory traffic per second, each array counted once, of one robust sweep
+(nature's worst response in every row, from nearly correct multipliers) and of one sweep under a fixed
+kernel, relative to that of a triad x ← b + c·x in JAX on the same machine.
 
 The same command runs on a CPU and on a GPU. Up to 1,024 states the library uses dense factors.
 """
@@ -33,7 +33,7 @@ _TRIAD = 1 << 25
 
 
 def random_lists(states: int, actions: int, successors: int, discount: float, radius: float) -> Any:
-    """A model as successor lists; its cost limit is what a uniform policy has to spare by a little."""
+    """Return a model with successor lists whose cost limit is slightly above a uniform policy's cost."""
     import holdfast as hf
 
     rng = np.random.default_rng(0)
@@ -54,14 +54,14 @@ def random_lists(states: int, actions: int, successors: int, discount: float, ra
 
 
 def timed(function: Callable[[], Any]) -> tuple[Any, float, float]:
-    """What it returns, and its wall-clock and CPU seconds."""
+    """Return the result of a call with its wall-clock and CPU seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
     found = function()
     return found, time.perf_counter() - wall, time.process_time() - cpu
 
 
 def per_call(function: Callable[[], Any], repeats: int) -> float:
-    """Wall-clock seconds a call, once compiled."""
+    """Return the wall-clock seconds per call of a compiled function."""
     import jax
 
     jax.block_until_ready(function())
@@ -70,7 +70,7 @@ def per_call(function: Callable[[], Any], repeats: int) -> float:
 
 
 def peak_memory() -> float:
-    """GiB, of the accelerator where there is one and of the process where there is none."""
+    """Return the peak memory in GiB, of the accelerator if there is one, otherwise of the process."""
     import jax
 
     statistics = jax.devices()[0].memory_stats() or {}
@@ -81,7 +81,7 @@ def peak_memory() -> float:
 
 
 def one_size(states: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Everything that is measured at one size."""
+    """Return all measurements at one size."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -124,7 +124,7 @@ def one_size(states: int, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def sweeps(table: Any, found: Any, policy: np.ndarray) -> dict[str, float]:
-    """Bytes a second of a robust sweep, of a sweep under one kernel, and of a triad."""
+    """Return the bytes per second of a robust sweep, of a sweep under one kernel, and of a triad."""
     import equinox as eqx
     import jax
     import jax.numpy as jnp
@@ -160,13 +160,13 @@ def sweeps(table: Any, found: Any, policy: np.ndarray) -> dict[str, float]:
 
 
 def exponent(sizes: list[int], amounts: list[float]) -> str:
-    """The slope of log(amount) against log(states): over all sizes, and over the two largest."""
+    """Return the slope of log(amount) against log(states), over all sizes and over the two largest."""
     logs, rows = np.log(sizes), np.log(amounts)
     return f"{np.polyfit(logs, rows, 1)[0]:.2f} (last two {np.polyfit(logs[-2:], rows[-2:], 1)[0]:.2f})"
 
 
 def show(rows: list[dict[str, Any]], device: str) -> None:
-    """Prints the tables."""
+    """Print the tables."""
     print(f"\n{device}\n")
     print("  states   build   first call   evaluate: wall    CPU   certified error   peak GiB")
     for r in rows:

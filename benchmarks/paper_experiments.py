@@ -1,10 +1,9 @@
-"""The paper's three tabular experiments, as `make demo` runs them, in CPU-seconds against a limit.
+"""CPU-seconds of the paper's three tabular experiments, as `make demo` runs them, against a limit.
 
     python benchmarks/paper_experiments.py
 
-Runs `holdfast reproduce` twice in fresh processes, with an empty compilation cache and then with the one
-that the first left behind, each into a new folder. Prints the CPU-seconds of both and their ratio to the
-limit of 60.
+Runs `holdfast reproduce` twice in new processes and new folders: with an empty compilation cache, then
+with the cache of the first run. Prints the CPU-seconds of both and their ratio to the limit of 60.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""How fast Point Gather is sampled: policy, kernel and step, for growing numbers of episodes.
+"""Sampling speed of Point Gather: policy, kernel and step, for growing numbers of episodes.
 
     python benchmarks/point_gather_sampling.py [--most 524288] [--repeats 5]
 
-Each figure is the best of several calls of one compiled program: episodes of 15 steps under the nominal
-kernel, then under a Gaussian-mixture adversary, which is a network of its own and sees the state. Only
-sums come out: of the signals, of the observations and of the disturbances. Every step therefore has to
-be simulated, while nothing of the batch has to be kept; the features for critics are dropped under the
-nominal kernel, since nothing asks for them. Steps after an episode's end count: they are simulated.
+Each number is the best of several calls of one compiled program: episodes of 15 steps under the nominal
+kernel, then under a Gaussian-mixture adversary, a network that sees the state. The program returns only
+sums of the signals, the observations and the disturbances, so every step has to be simulated but the
+batch is not stored; features for critics are not computed under the nominal kernel. Steps after the end
+of an episode count, since they are simulated.
 
-Needs no more than the package itself (jax, equinox, optax, numpy). On a CPU it stops at 16,384 episodes.
+Needs jax, equinox, optax and numpy only. On a CPU it stops at 16,384 episodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.simulators.training.settings import Plan, Settings, cost_limits
 
 
 def sampler(env: Environment, learner: Learner, episodes: int):
-    """A compiled function from a key to the sums of a batch."""
+    """Return a compiled function from a key to the sums of a batch."""
     nature = jax.tree.map(lambda leaf: leaf[0], learner.natures)
 
     @eqx.filter_jit
@@ -40,7 +40,7 @@ def sampler(env: Environment, learner: Learner, episodes: int):
 
 
 def rate(env: Environment, radius: float | None, episodes: int, repeats: int) -> tuple[float, ...]:
-    """Steps a second, the seconds of compilation, and reward and cost of an episode as a check."""
+    """Return steps per second, seconds of compilation, and reward and cost per episode as a check."""
     settings = Settings(radius=radius or 0.0)
     plan = Plan.create(env, settings, robust=radius is not None, constrained=True)
     numbers = RunNumbers.create(settings, cost_limits(env, settings))

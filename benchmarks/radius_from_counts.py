@@ -1,11 +1,11 @@
-"""How large the sets from counts are, beside how large they would have had to be.
+"""Size of the sets from counts, beside the size that would have been enough.
 
     python benchmarks/radius_from_counts.py [--repetitions 200] [--out FILE]
 
-A hundred pairs with four successors each are visited n times, again and again. Drawn are the radius at
-95 % confidence over all pairs, and the distance of the true rows from the nominal ones in the worst of
-the hundred pairs, its 95 % quantile over the repetitions: what a radius known in hindsight would be.
-The table has the share of repetitions in which the whole true kernel was inside.
+A hundred pairs with four successors each are visited n times, in many repetitions. The figure shows the
+radius at 95 % confidence over all pairs, and the 95 % quantile over the repetitions of the distance of
+the true rows from the nominal rows in the worst pair: the radius that hindsight would choose. The table
+shows the share of repetitions in which the set contained the true kernel.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SET_COLOUR, SEEN_COLOUR, NAIVE_COLOUR = "#0072b2", "#d55e00", "#4d4d4d"
 
 
 def divergence(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """KL(p‖q); all of p is positive here."""
+    """Return KL(p‖q); all of p is positive here."""
     with np.errstate(divide="ignore"):
         return (p * np.log(p / q)).sum(-1)
 
 
 def one_repetition(n: int, rng: np.random.Generator) -> dict[str, tuple[float, float, bool]]:
-    """Mean size of the set, the size that would have done, and whether the truth was inside."""
+    """Return the mean size of the set, the size that was needed, and whether it held the truth."""
     counts = rng.multinomial(n, TRUE, (PAIRS, 1))
     lists = np.broadcast_to(np.arange(TRUE.size), counts.shape)
     kernel, ball = hf.KL.from_counts(counts, confidence=CONFIDENCE, successors=lists)
@@ -60,7 +60,7 @@ def one_repetition(n: int, rng: np.random.Generator) -> dict[str, tuple[float, f
 
 
 def measure(repetitions: int) -> dict[str, np.ndarray]:
-    """For each set and each n: the size, the size needed, the coverage."""
+    """Return the size, the needed size and the coverage, for each set and each n."""
     rng = np.random.default_rng(0)
     rows: dict[str, list[tuple[float, float, float]]] = {}
     for n in VISITS:

@@ -1,12 +1,12 @@
-"""Do the algorithms reach the optimum where it is known? At radius 0 a linear program has it.
+"""Distance of the algorithms from the optimum at radius 0, where a linear program gives it.
 
     python benchmarks/radius_zero.py [--iterations 2000] [--algorithms …] [--models …] [--seed 0]
 
-Each model is taken at radius 0 with its threshold half-way between what the unconstrained optimum has
-and the best that can be had, so that the constraint binds. A cell is the reward of the policy returned
-over the linear program's optimum, its margin in per cent of the range that policies make of the
-constraint, and the reward of the best feasible iterate over the optimum. A negative reward's ratio is
-turned, so that less than 1 is always worse. RCPO, PCPO and CPO take a tenth of the iterations.
+Each model has radius 0 and a threshold halfway between the value of the unconstrained optimum and the
+best attainable value, so that the constraint binds. A cell shows the reward of the returned policy
+relative to the optimum, its margin in per cent of the range of the constraint over policies, and the
+reward of the best feasible iterate relative to the optimum. Ratios of negative rewards are inverted, so
+that less than 1 is always worse. RCPO, PCPO and CPO run a tenth of the iterations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRUST_REGION = ("rcpo", "pcpo", "cpo")
 
 
 def at_radius_zero(name: str) -> tuple[hf.RobustCMDP, float]:
-    """The model without uncertainty and with a threshold that binds, and its constraint's range."""
+    """Return the model without uncertainty and with a binding threshold, and its constraint's range."""
     model = hf.environments.MODELS[name](radius=0.0)
     (constraint,) = model.constraints
 

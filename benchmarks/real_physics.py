@@ -1,13 +1,13 @@
-"""RCPO, PCPO and CPO on real physics: which keeps its limit when mass and friction are not the model's?
+"""RCPO, PCPO and CPO on MuJoCo robots whose mass and friction differ from the model's.
 
-Trains each on HalfCheetah with a speed limit and on Point Circle, with mass and friction drawn once an
-episode, and then plays the frozen policies with every mass and friction from 0.6 to 1.4 of nominal. An
-unconstrained TRPO shows that the limit binds. Prints a table, and writes it with a figure.
+Trains each algorithm on HalfCheetah with a speed limit and on Point Circle, with mass and friction drawn
+once per episode. Then tests the frozen policies with every mass and friction from 0.6 to 1.4 of nominal.
+An unconstrained TRPO shows that the limit binds. Prints a table, and writes it with a figure.
 
     python benchmarks/real_physics.py half-cheetah point-circle --out runs/real-physics
 
-takes about an hour for each task on two cores; whatever is on disk is not done again. Several jobs run
-side by side with --processes, each with --threads of its own.
+Each task takes about an hour on two cores; finished runs are kept. `--processes` runs several jobs at
+the same time, each with `--threads` threads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COLOURS = {"rcpo": "#0072b2", "pcpo": "#d55e00", "cpo": "#009e73", "trpo": "#999
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """A task, its limit, and how it is trained."""
+    """A task, its limit, and its training settings."""
 
     make: Callable[[int | None], Any]
     limit: float
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def jobs() -> list[tuple[str, int]]:
-    """The longest first; one seed is enough to see that the limit binds."""
+    """Return the jobs, the longest first; one seed is enough to show that the limit binds."""
     found = [(algorithm, seed) for algorithm in ALGORITHMS[:-1] for seed in SEEDS]
     return [*found, ("trpo", 0)]
 
@@ -169,7 +169,7 @@ def report(task: str, folder: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """One policy's reward and cost in every test, and how long it took to train."""
+    """Reward and cost of one policy in every test, and its training time."""
 
     rows: dict[str, tuple[float, float]]
     seconds: float
@@ -184,7 +184,7 @@ def load(folder: Path) -> Measured:
 
 
 def held_over(found: list[Measured], name: str, limit: float) -> str:
-    """The range about nominal in which no seed's mean cost is over the limit."""
+    """Return the range around nominal in which no seed's mean cost exceeds the limit."""
     held = [
         level
         for level in LEVELS

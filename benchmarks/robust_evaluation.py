@@ -2,13 +2,13 @@
 
     python benchmarks/robust_evaluation.py [--states 1000] [--actions 10] [--discount 0.99]
 
-Both evaluate the same policy over the same KL ball to the same error, in one run, in CPU-seconds on
-one core; the ratio is theirs over ours. The NumPy iteration starts at the nominal values, finds each
-worst response by vectorised bisection of its dual variable, and stops when its contraction bound
-γ‖V' − V‖/(1−γ) is below the error asked for. Unless `--whole` is given, three sweeps are timed and
-the rest reckoned: it contracts by γ each sweep, so how many it needs is known.
+Both evaluate the same policy over the same KL ball to the same error, in one run, in CPU-seconds on one
+core; the ratio is NumPy's time over Holdfast's. The NumPy iteration starts at the nominal values, finds
+each worst response by vectorised bisection of its dual variable, and stops when its contraction bound
+γ‖V' − V‖/(1−γ) is below the error. Without `--whole`, three sweeps are timed and the rest extrapolated:
+each sweep contracts by γ, so the number of sweeps is known.
 
-On an accelerator (`--wall`) seconds are seconds, and the NumPy iteration is left out.
+On an accelerator (`--wall`) wall-clock seconds are used, and the NumPy iteration is left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def random_model(states: int, actions: int, discount: float, radius: float) -> h
 
 
 def kl_sweep(p: np.ndarray, values: np.ndarray, radius: float, bisections: int) -> np.ndarray:
-    """Min q·V over every row's KL ball, by bisection of β in q ∝ p·exp(−βV)."""
+    """Return min q·V over every row's KL ball, by bisection of β in q ∝ p·exp(−βV)."""
     shifted = values - values.min()
     low, high = np.zeros(p.shape[:2]), np.full(p.shape[:2], 1e3 / max(shifted.max(), 1e-12))
     for _ in range(bisections):
@@ -54,7 +54,7 @@ def kl_sweep(p: np.ndarray, values: np.ndarray, radius: float, bisections: int) 
 def numpy_evaluation(
     model: hf.RobustCMDP, policy: np.ndarray, error: float, sweeps: int | None
 ) -> tuple[float, float, int]:
-    """CPU-seconds for the whole iteration, the value reached, and the sweeps it takes."""
+    """Return the CPU-seconds of the whole iteration, the value reached, and the number of sweeps."""
     p, gamma = model.transitions, model.discount
     chain = np.einsum("sa,sat->st", policy, p)
     mean = (policy * model.reward).sum(-1)

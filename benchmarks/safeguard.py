@@ -1,10 +1,10 @@
-"""What the safeguard does to RCPO: violations and reward, beside the update as published.
+"""Effect of the safeguard on RCPO: violations and reward, beside the update as published.
 
     python benchmarks/safeguard.py [--seeds 5] [--iterations 200]
 
-For each of the paper's models: how many iterates after the first feasible one are infeasible and how
-far under the threshold the lowest of them is, without the safeguard and with it; and the final reward
-with the safeguard over the best *feasible* iterate without.
+Prints for each of the paper's models, with and without the safeguard, the number of infeasible iterates
+after the first feasible one and the largest violation among them, and the final reward with the
+safeguard relative to the best *feasible* iterate without it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import holdfast as hf
 
 
 def after_first_feasible(history: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Margins of the iterates after the first feasible one, and which of them are feasible."""
+    """Return the margins of the iterates after the first feasible one, and which are feasible."""
     feasible = (history["margins"] - history["error"][:, None] >= 0).all(-1)
     first = int(feasible.argmax())
     return history["margins"][first:].min(-1), feasible[first:]

@@ -1,11 +1,10 @@
-"""A sweep on one worker and on two: how much of the second one arrives, and what a job costs its driver.
+"""Speed-up of an experiment from one worker to two, and the cost of a job for the driver.
 
     python benchmarks/scaling.py
 
-runs RCPO on Gambler at 16 radii, 5 seeds each, by `holdfast bench` with the process engine, compiled
-programs kept from a run before. Prints the seconds by the clock, the ratio beside the limit of 2, the
-bytes of a job's file and the driver's CPU-milliseconds for a job, from which it reckons what a thousand
-workers would ask of one driver.
+Runs RCPO on Gambler at 16 radii with 5 seeds each on the process engine, with compiled programs kept
+from an earlier run. Prints the elapsed seconds, their ratio beside the limit of 2, the bytes of a result
+file, and the driver's CPU-milliseconds per job, from which it estimates the load of a thousand workers.
 """
 
 from __future__ import annotations
