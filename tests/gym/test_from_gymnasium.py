@@ -262,7 +262,7 @@ def test_any_table_keeps_its_values(env, seed):
         (
             Toy({0: {0: [(1.0, 1, 0.0, False)]}}, [1.0]),
             {},
-            "successors: entry 0 of (state 0, action 0) is 1, but states are 0 to 0",
+            "successors: (state 0, action 0, entry 0) is 1, but states are 0 to 0",
         ),
     ],
 )

@@ -404,7 +404,7 @@ BAD = [
     ({"support": changed(0) > 0}, rf"support: excludes entry 1 of {WHERE}, seen 1 times"),
     ({"counts": 0 * GOOD, "support": NOWHERE}, rf"support: {WHERE} has no successor"),
     ({"successors": LISTS[:1]}, r"successors: shape \(1, 2, 2\) differs"),
-    ({"successors": LISTS + 2}, r"successors: entry 0 of \(state 0, action 0\) is 2"),
+    ({"successors": LISTS + 2}, r"successors: \(state 0, action 0, entry 0\) is 2"),
     ({"successors": LISTS * 1.0}, "successors: expected integers"),
 ]
 

@@ -78,3 +78,15 @@ def numbers_of(name: str, value: Any, dtype: type[np.float64] | None = np.float6
         return np.array(value, dtype=dtype)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: expected an array of numbers: {error}") from error
+
+
+def first_place(wrong: np.ndarray) -> tuple[tuple[int, ...], str]:
+    """Return the first index at which a condition holds, and its name in messages.
+
+    Example:
+        >>> first_place(np.array([[False, False], [True, False]]))
+        ((1, 0), '(state 1, action 0)')
+    """
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    names = ["", "state {}", "(state {}, action {})", "(state {}, action {}, entry {})"]
+    return index, names[len(index)].format(*index)

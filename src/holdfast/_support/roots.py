@@ -117,7 +117,7 @@ def increasing_root(
         exhausted = (moved == x) | (high <= low * (1 + 4 * eps))
         done = root.converged | is_close(x, value) | exhausted
         keep = root.converged
-        aux = jax.tree.map(lambda old, new: jnp.where(_like(keep, old), old, new), root.aux, aux)
+        aux = select_rows(keep, root.aux, aux)
         looked = Root(jnp.where(keep, root.x, x), aux, done, root.steps + 1)
         return _RootSearch(looked, jnp.where(done, x, moved), low, high)
 
@@ -136,6 +136,11 @@ def increasing_root(
     return lax.while_loop(unfinished, body, start).root
 
 
-def _like(rows: Array, leaf: Array) -> Array:
-    """Return the rows with axes of length one appended, to broadcast against a leaf."""
-    return rows.reshape(rows.shape + (1,) * (leaf.ndim - rows.ndim))
+def select_rows(chosen: Bool[Array, "*rows"], first: Any, second: Any) -> Any:
+    """Return, row by row, the leaves of the first tree where chosen, else those of the second."""
+
+    def select(a: Array, b: Array) -> Array:
+        axes = (1,) * (a.ndim - chosen.ndim)
+        return jnp.where(chosen.reshape(chosen.shape + axes), a, b)
+
+    return jax.tree.map(select, first, second)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from holdfast._support.arguments import numbers_of
+from holdfast._support.arguments import first_place, numbers_of
 
 # Rows that sum to one within this are renormalised. Probabilities printed with nine digits pass; a
 # forgotten successor of probability 1e-7 does not.
@@ -38,9 +38,9 @@ def check_policy(name: str, policy: ArrayLike, states: int, actions: int) -> np.
     if given.shape == (states,) and np.issubdtype(given.dtype, np.integer):
         outside = (given < 0) | (given >= actions)
         if outside.any():
-            s = int(outside.argmax())
+            index, where = first_place(outside)
             raise ValueError(
-                f"{name}: state {s} has action {given[s]}, but actions are 0 to {actions - 1}"
+                f"{name}: {where} has action {given[index]}, but actions are 0 to {actions - 1}"
             )
         return np.eye(actions)[given]
     if given.shape != (states, actions):
@@ -49,53 +49,33 @@ def check_policy(name: str, policy: ArrayLike, states: int, actions: int) -> np.
             f"{name}: expected shape ({states}, {actions}), or ({states},) with integer action "
             f"indices, got {given.shape}{'' if given.ndim != 1 else f' of {given.dtype}'}"
         )
-    tolerance = row_sum_tolerance(policy)
-    policy = numbers_of(name, policy)
-    if not (policy >= 0).all():
-        s, a = np.argwhere(~(policy >= 0))[0]
-        raise ValueError(f"{name}: (state {s}, action {a}) has probability {policy[s, a]}")
-    sums = policy.sum(-1)
-    off = np.abs(sums - 1) > tolerance
-    if off.any():
-        s = np.argwhere(off)[0, 0]
-        raise ValueError(f"{name}: state {s} sums to {sums[s]:.9g}, not 1")
-    return normalised(policy)
+    return check_distributions(name, policy)
 
 
-def check_rows(
-    name: str, rows: Float[np.ndarray, "S A K"], tolerance: float
-) -> Float[np.ndarray, "S A K"]:
-    """Return rows that sum to one exactly, or raise a ValueError for the first bad (s, a)."""
-    if not (rows >= 0).all():
-        s, a, k = np.argwhere(~(rows >= 0))[0]
-        raise ValueError(
-            f"{name}: (state {s}, action {a}) has probability {rows[s, a, k]} at entry {k}"
-        )
-    sums = rows.sum(-1)
-    off = ~(np.abs(sums - 1) <= tolerance)
-    if off.any():
-        s, a = np.argwhere(off)[0]
-        raise ValueError(f"{name}: (state {s}, action {a}) sums to {sums[s, a]:.9g}, not 1")
-    return frozen(normalised(rows))
+def check_distributions(name: str, given: Any) -> Float[np.ndarray, "*rows K"]:
+    """Return read-only rows that sum to one, or raise a ValueError for the first bad row.
 
-
-def row_sum_tolerance(given: Any) -> float:
-    """Return the accepted distance of a row sum from one, by the precision of the given array."""
-    single = getattr(getattr(given, "dtype", None), "itemsize", 8) < 8
-    return _SINGLE_PRECISION_TOLERANCE if single else _ROW_SUM_TOLERANCE
-
-
-def normalised(rows: Float[np.ndarray, "*rows K"]) -> Float[np.ndarray, "*rows K"]:
-    """Return the rows divided by their sums.
-
-    Rows that already sum to one within K·eps, the rounding error of the sum, stay unchanged.
+    Rows that sum to one within 1e-8 (1e-6 in single precision) are renormalised.
     """
+    rows = numbers_of(name, given)
+    if not (rows >= 0).all():
+        index, where = first_place(~(rows >= 0))
+        raise ValueError(f"{name}: {where} has probability {rows[index]}")
+    single = getattr(getattr(given, "dtype", None), "itemsize", 8) < 8
+    tolerance = _SINGLE_PRECISION_TOLERANCE if single else _ROW_SUM_TOLERANCE
     sums = rows.sum(-1, keepdims=True)
+    off = ~(np.abs(sums[..., 0] - 1) <= tolerance)
+    if off.any():
+        index, where = first_place(off)
+        raise ValueError(
+            f"{name}: {where + ' ' if where else ''}sums to {sums[index][0]:.9g}, not 1"
+        )
+    # Rows that sum to one within K·eps, the rounding error of the sum, stay unchanged.
     rounding = rows.shape[-1] * np.finfo(np.float64).eps
-    return rows / np.where(np.abs(sums - 1) <= rounding, 1.0, sums)
+    return frozen(rows / np.where(np.abs(sums - 1) <= rounding, 1.0, sums))
 
 
-def check_number(name: str, value: Any) -> float:
+def finite_number(name: str, value: Any) -> float:
     """Return a finite number as a float, or raise a ValueError that names the argument."""
     array = numbers_of(name, value)
     if array.shape != () or not np.isfinite(array):

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from holdfast._support.arguments import numbers_of
-from holdfast.model.checks import check_number, frozen, normalised, row_sum_tolerance
+from holdfast._support.arguments import first_place, numbers_of
+from holdfast.model.checks import check_distributions, finite_number, frozen
 from holdfast.model.constraints import Constraint
 from holdfast.model.kernel import Kernel, dense_kernel
 from holdfast.uncertainty import KL, UncertaintySet
@@ -71,7 +71,7 @@ class RobustCMDP:
             )
         put("constraints", tuple(self._constraint(i, c) for i, c in enumerate(self.constraints)))
         put("initial", self._initial(self.initial))
-        discount = check_number("discount", self.discount)
+        discount = finite_number("discount", self.discount)
         if not 0 <= discount < 1:
             raise ValueError(f"discount: expected a number in [0, 1), got {discount}")
         put("discount", discount)
@@ -153,11 +153,8 @@ class RobustCMDP:
                 f"the next state, got {signal.shape}"
             )
         if not np.isfinite(signal).all():
-            index = tuple(int(i) for i in np.argwhere(~np.isfinite(signal))[0])
-            raise ValueError(
-                f"{name}: (state {index[0]}, action {index[1]}) is {signal[index]}, not a finite "
-                "number"
-            )
+            index, where = first_place(~np.isfinite(signal))
+            raise ValueError(f"{name}: {where} is {signal[index]}, not a finite number")
         return frozen(signal)
 
     def _constraint(self, index: int, constraint: Any) -> Constraint:
@@ -172,16 +169,10 @@ class RobustCMDP:
     def _initial(self, initial: Any) -> Float[np.ndarray, " S"]:
         if initial is None:
             return frozen(np.full(self.states, 1 / self.states))
-        tolerance = row_sum_tolerance(initial)
-        initial = numbers_of("initial", initial)
-        if initial.shape != (self.states,):
-            raise ValueError(f"initial: expected shape ({self.states},), got {initial.shape}")
-        if not (initial >= 0).all():
-            s = int(np.argwhere(~(initial >= 0))[0, 0])
-            raise ValueError(f"initial: state {s} has probability {initial[s]}")
-        if abs(initial.sum() - 1) > tolerance:
-            raise ValueError(f"initial: sums to {initial.sum():.9g}, not 1")
-        return frozen(normalised(initial))
+        shape = numbers_of("initial", initial).shape
+        if shape != (self.states,):
+            raise ValueError(f"initial: expected shape ({self.states},), got {shape}")
+        return check_distributions("initial", initial)
 
     def _check_set(self, uncertainty: UncertaintySet) -> None:
         kernel = self.transitions

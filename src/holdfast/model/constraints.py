@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import numbers_of
-from holdfast.model.checks import check_number, frozen
+from holdfast.model.checks import finite_number, frozen
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -42,7 +42,7 @@ class Constraint:
     def __post_init__(self) -> None:
         if self.sense not in ("at_least", "at_most"):
             raise ValueError(f"sense: expected 'at_least' or 'at_most', got {self.sense!r}")
-        threshold = check_number("threshold", self.threshold)
+        threshold = finite_number("threshold", self.threshold)
         object.__setattr__(self, "signal", frozen(numbers_of("signal", self.signal)))
         object.__setattr__(self, "threshold", threshold)
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from holdfast._support.arguments import numbers_of
-from holdfast.model.checks import check_rows, frozen, row_sum_tolerance
+from holdfast._support.arguments import first_place, numbers_of
+from holdfast.model.checks import check_distributions, frozen
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -43,22 +43,19 @@ class Kernel:
             )
         if not np.issubdtype(successors.dtype, np.integer):
             raise ValueError(f"successors: expected integers, got {successors.dtype}")
-        probabilities = numbers_of("probabilities", self.probabilities)
-        if probabilities.shape != successors.shape:
+        shape = numbers_of("probabilities", self.probabilities).shape
+        if shape != successors.shape:
             raise ValueError(
-                f"probabilities: shape {probabilities.shape} differs from that of successors, "
-                f"{successors.shape}"
+                f"probabilities: shape {shape} differs from that of successors, {successors.shape}"
             )
         states = successors.shape[0]
         outside = (successors < 0) | (successors >= states)
         if outside.any():
-            s, a, k = np.argwhere(outside)[0]
+            index, where = first_place(outside)
             raise ValueError(
-                f"successors: entry {k} of (state {s}, action {a}) is {successors[s, a, k]}, "
-                f"but states are 0 to {states - 1}"
+                f"successors: {where} is {successors[index]}, but states are 0 to {states - 1}"
             )
-        tolerance = row_sum_tolerance(self.probabilities)
-        rows = check_rows("probabilities", probabilities, tolerance)
+        rows = check_distributions("probabilities", self.probabilities)
         object.__setattr__(self, "successors", frozen(successors.astype(np.int32)))
         object.__setattr__(self, "probabilities", rows)
 
@@ -87,12 +84,10 @@ class Kernel:
 
 def dense_kernel(transitions: Any) -> Float[np.ndarray, "S A S"]:
     """Return a checked (S, A, S) array of transition probabilities."""
-    tolerance = row_sum_tolerance(transitions)
-    transitions = numbers_of("transitions", transitions)
-    shape = transitions.shape
+    shape = numbers_of("transitions", transitions).shape
     if len(shape) != 3 or 0 in shape or shape[0] != shape[2]:
         raise ValueError(
             f"transitions: expected shape (states, actions, states), got {shape}; "
             "for successor lists use holdfast.Kernel"
         )
-    return check_rows("transitions", transitions, tolerance)
+    return check_distributions("transitions", transitions)

@@ -63,12 +63,7 @@ class ChiSquare(RespondingSet):
         pointed = at_minimum / mass[..., None]
         kernel = p * jnp.where(concentrated[..., None], pointed, factor)
         dual = jnp.where(trivial, (p * u).sum(-1), jnp.maximum(part.bound(depth, finite), 0.0))
-        return Response(
-            kernel=rows.restore(kernel),
-            value=rows.low + (kernel * rows.u).sum(-1),
-            lower=rows.low + span * jnp.where(concentrated, 0.0, dual),
-            multiplier=jnp.zeros_like(span),
-        )
+        return rows.response(kernel, lower=span * jnp.where(concentrated, 0.0, dual))
 
     @compiled_float64
     def divergence(self, p: Rows, q: Rows) -> PerRow:

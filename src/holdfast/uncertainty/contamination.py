@@ -42,12 +42,7 @@ class Contamination(SetWithOpenSupport):
         radius = jnp.minimum(self.row_radius(p), 1.0)
         rows = SortedRows.of(p, y, self.allowed(p))
         kernel = (1 - radius)[..., None] * rows.p + radius[..., None] * rows.corner()
-        return Response(
-            kernel=rows.restore(kernel),
-            value=rows.low + (kernel * rows.u).sum(-1),
-            lower=rows.low + (1 - radius) * (rows.p * rows.u).sum(-1),
-            multiplier=jnp.zeros_like(rows.low),
-        )
+        return rows.response(kernel, lower=(1 - radius) * (rows.p * rows.u).sum(-1))
 
     @compiled_float64
     def divergence(self, p: Rows, q: Rows) -> PerRow:

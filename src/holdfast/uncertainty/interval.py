@@ -9,9 +9,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
+from holdfast._support.arguments import first_place
 from holdfast._support.precision import compiled_float64
 from holdfast.uncertainty.counts import Estimate, FromCounts, VisitCounts, interval_around
-from holdfast.uncertainty.protocol import PerRow, Response, Rows
+from holdfast.uncertainty.protocol import PerRow, Response, Rows, non_negative
 from holdfast.uncertainty.simplex import SortedRows, first_to_reach, fraction, project_box
 
 # Nominal probabilities may exceed their bounds by this. Renormalising a row changes it by less.
@@ -52,8 +53,8 @@ class Interval(FromCounts):
 
     def __init__(self, lower: ArrayLike, upper: ArrayLike, *, radius: ArrayLike = 1.0) -> None:
         super().__init__(radius)
-        self.lower = _probabilities("lower", lower)
-        self.upper = _probabilities("upper", upper)
+        self.lower = non_negative("lower", lower, most=1)
+        self.upper = non_negative("upper", upper, most=1)
         try:
             low, high = np.broadcast_arrays(self.lower, self.upper)
         except ValueError as error:
@@ -61,9 +62,10 @@ class Interval(FromCounts):
                 f"upper: expected the shape of lower, {self.lower.shape}, got {self.upper.shape}"
             ) from error
         if (low > high).any():
-            first = _first(low > high)
+            first, where = first_place(low > high)
             raise ValueError(
-                f"lower: expected at most upper, got {low[first]} above {high[first]}{_at(first)}"
+                f"lower: expected at most upper, got {low[first]} above {high[first]}"
+                f"{' at ' + where if where else ''}"
             )
 
     @property
@@ -89,11 +91,11 @@ class Interval(FromCounts):
                 raise ValueError(f"{name}: expected a number or shape {p.shape}, got {bound.shape}")
             outside = p < bound - _SLACK if name == "lower" else p > bound + _SLACK
             if outside.any():
-                first = _first(outside)
+                first, where = first_place(outside)
                 side = "at most" if name == "lower" else "at least"
                 raise ValueError(
                     f"{name}: expected {side} the nominal probability {p[first]}, "
-                    f"got {np.broadcast_to(bound, p.shape)[first]}{_at(first)}"
+                    f"got {np.broadcast_to(bound, p.shape)[first]} at {where}"
                 )
 
     @classmethod
@@ -120,12 +122,7 @@ class Interval(FromCounts):
         kernel = jnp.maximum(p + move, 0.0)
         beyond = u - level[..., None]
         bound = (p - below) * jnp.maximum(beyond, 0.0) + (p + above) * jnp.minimum(beyond, 0.0)
-        return Response(
-            kernel=rows.restore(kernel),
-            value=rows.low + (kernel * u).sum(-1),
-            lower=rows.low + (level + bound.sum(-1)),
-            multiplier=jnp.zeros_like(rows.low),
-        )
+        return rows.response(kernel, lower=level + bound.sum(-1))
 
     @compiled_float64
     def divergence(self, p: Rows, q: Rows) -> PerRow:
@@ -155,26 +152,3 @@ class Interval(FromCounts):
             for room in (p - self.lower, self.upper - p)
         )
         return jnp.minimum(below, p), jnp.minimum(above, jnp.maximum(1 - p, 0.0))
-
-
-def _probabilities(name: str, value: ArrayLike) -> Float[np.ndarray, "..."]:
-    try:
-        array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: expected a number or an (S, A, K) array: {error}") from error
-    wrong = ~((array >= 0) & (array <= 1))
-    if wrong.any():
-        first = _first(wrong)
-        raise ValueError(f"{name}: expected numbers in [0, 1], got {array[first]}{_at(first)}")
-    array.flags.writeable = False
-    return array
-
-
-def _first(wrong: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.argwhere(wrong)[0])
-
-
-def _at(place: tuple[int, ...]) -> str:
-    if len(place) != 3:
-        return ""
-    return f" at (state {place[0]}, action {place[1]}, entry {place[2]})"

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from holdfast._support.roots import select_rows
+
 
 class _Corral(NamedTuple):
     """Members whose mixture is the nearest point so far; empty places have weight zero."""
@@ -80,11 +82,7 @@ def nearest_member(
             newest=jnp.where(joins.any(-1), place, corral.newest),
             done=done,
         )
-        kept = corral.done
-        merged = jax.tree.map(
-            lambda a, b: jnp.where(kept.reshape(-1, *(1,) * (a.ndim - 1)), a, b), corral, new
-        )
-        return merged, step + 1
+        return select_rows(corral.done, corral, new), step + 1
 
     def unfinished(state: tuple[_Corral, Array]) -> Array:
         # In exact arithmetic the method ends by itself. The limit stops cycles that rounding may cause.

@@ -15,6 +15,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
+from holdfast._support.arguments import first_place, numbers_of
 from holdfast._support.precision import compiled_float64
 from holdfast.registry import UNCERTAINTY
 from holdfast.uncertainty.nearest_point import nearest_member
@@ -103,15 +104,7 @@ class UncertaintySet(eqx.Module):
         cls.name = cls.__dict__.get("name", cls.__name__)
 
     def __init__(self, radius: ArrayLike) -> None:
-        try:
-            self.radius = np.array(radius, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"radius: expected a number or an (S, A) array: {error}") from error
-        if not (self.radius >= 0).all():
-            first = tuple(int(i) for i in np.argwhere(~(self.radius >= 0))[0])
-            where = f" at (state {first[0]}, action {first[1]})" if len(first) == 2 else ""
-            raise ValueError(f"radius: expected at least 0, got {self.radius[first]}{where}")
-        self.radius.flags.writeable = False
+        self.radius = non_negative("radius", radius)
 
     @abc.abstractmethod
     def worst_response(self, p: Rows, y: Rows) -> Rows:
@@ -309,3 +302,16 @@ class RespondingSet(UncertaintySet):
     def dual_value(self, p: Rows, y: Rows) -> PerRow:
         """Return a lower bound on min q·y over the set, valid at any value of the dual variable."""
         return self.respond(p, y).lower
+
+
+def non_negative(name: str, value: ArrayLike, most: float = np.inf) -> Float[np.ndarray, "..."]:
+    """Return a read-only array of numbers in [0, most], or raise a ValueError that names it."""
+    array = numbers_of(name, value)
+    wrong = ~((array >= 0) & (array <= most))
+    if wrong.any():
+        index, where = first_place(wrong)
+        expected = "at least 0" if most == np.inf else f"numbers in [0, {most:g}]"
+        where = f" at {where}" if where.startswith("(") else ""
+        raise ValueError(f"{name}: expected {expected}, got {array[index]}{where}")
+    array.flags.writeable = False
+    return array

@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 from numpy.typing import ArrayLike
 
-from holdfast.uncertainty.protocol import PerRow, RespondingSet, Rows
+from holdfast.uncertainty.protocol import PerRow, RespondingSet, Response, Rows
 
 
 class SetWithOpenSupport(RespondingSet):
@@ -79,6 +79,11 @@ class SortedRows(NamedTuple):
     def restore(self, row: Array) -> Array:
         """Return a sorted row in the original order."""
         return jnp.take_along_axis(row, jnp.argsort(self.order, axis=-1), axis=-1)
+
+    def response(self, kernel: Rows, lower: PerRow) -> Response:
+        """Return the response with this sorted kernel and this lower bound on kernel·u."""
+        value = self.low + (kernel * self.u).sum(-1)
+        return Response(self.restore(kernel), value, self.low + lower, jnp.zeros_like(value))
 
     def corner(self) -> Array:
         """Return the uniform distribution on the outcomes with the smallest target."""

@@ -65,12 +65,8 @@ class TotalVariation(SetWithOpenSupport, FromCounts):
         share = jnp.where(level > 0, share, 0.0)[..., None]  # mass at the minimum stays
         moved = p * jnp.where(above, 1.0, jnp.where(on, share, 0.0))
         kernel = p - moved + rows.corner() * moved.sum(-1, keepdims=True)
-        return Response(
-            kernel=rows.restore(kernel),
-            value=rows.low + (kernel * u).sum(-1),
-            lower=rows.low + (p * jnp.minimum(u, level[..., None])).sum(-1) - radius * level,
-            multiplier=jnp.zeros_like(rows.low),
-        )
+        capped = (p * jnp.minimum(u, level[..., None])).sum(-1)
+        return rows.response(kernel, lower=capped - radius * level)
 
     @compiled_float64
     def divergence(self, p: Rows, q: Rows) -> PerRow:

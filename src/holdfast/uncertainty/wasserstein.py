@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from holdfast._support.precision import compiled_float64
+from holdfast._support.roots import select_rows
 from holdfast.uncertainty.protocol import PerRow, RespondingSet, Response, Rows
 from holdfast.uncertainty.transport import checked_metric, distances
 
@@ -270,8 +271,8 @@ def _worst(
     def body(search: _PriceSearch) -> _PriceSearch:
         now = line(search.price, one)
         beyond = now.cost > limit
-        far = _choose(beyond & ~search.done, now, search.far)
-        near = _choose(~beyond & ~search.done, now, search.near)
+        far = select_rows(beyond & ~search.done, now, search.far)
+        near = select_rows(~beyond & ~search.done, now, search.near)
         dual = now.targets + now.price * (now.cost - limit)
         better = (dual > search.lower) & ~search.done
         lower = jnp.where(better, dual, search.lower)
@@ -310,12 +311,3 @@ def _worst(
         multiplier=jnp.where(trivial, 0.0, found.multiplier * span),
     )
     return response, plan
-
-
-def _choose(chosen: Bool[Array, " N"], new: _DualLine, old: _DualLine) -> _DualLine:
-    return _DualLine(
-        price=jnp.where(chosen, new.price, old.price),
-        targets=jnp.where(chosen, new.targets, old.targets),
-        cost=jnp.where(chosen, new.cost, old.cost),
-        to=jnp.where(chosen[:, None], new.to, old.to),
-    )
