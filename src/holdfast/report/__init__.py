@@ -1,1 +1,1 @@
-"""What is written about runs: figures, tables and the paper's claims."""
+"""Records of runs, and the figures, tables, claims and HTML page made from them."""

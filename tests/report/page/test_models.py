@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 import holdfast as hf
+from holdfast import registry
+from holdfast.experiments.store import model_digest
 from holdfast.report.page.certificate import certificate_card, evaluation_card
 from holdfast.report.page.content import (
     Card,
@@ -211,6 +214,28 @@ def test_sets_in_words():
         (hf.KL(radii), "the KL ball of radii from 0.1 to 0.2"),
     ):
         assert uncertainty_in_words(model.replace(uncertainty=uncertainty)) == words
+
+
+def test_registered_names_are_shown_as_they_are(monkeypatch):
+    class Pool(hf.KL):
+        """A set of another package."""
+
+    lake = hf.environments.frozen_lake().replace(uncertainty=Pool(0.2))
+    monkeypatch.setitem(registry.ENVIRONMENTS.targets, "my-lake", lambda: lake)
+    monkeypatch.setitem(registry.ALGORITHMS.targets, "my-search", "my_package:SEARCH")
+    monkeypatch.setitem(registry.UNCERTAINTY.targets, "pool", Pool)
+    found = compared(seeds=1)
+    found = dataclasses.replace(
+        found,
+        environment="my-lake",
+        runs={"my-search": found.runs["rcpo"]},
+        model=model_digest(lake),
+    )
+    section = comparison_section("folder", found, "0.1.0")
+    assert section.title == "my-lake"
+    assert only(section, PageTable).rows[0][0].text == "my-search"
+    assert only(section, Grid).title.endswith("my-search, seed 0")
+    assert uncertainty_in_words(lake) == "the pool ball of radius 0.2"
 
 
 def test_a_comparison_has_curves_ends_and_the_kernel_of_rcpo():

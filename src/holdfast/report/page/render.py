@@ -15,19 +15,6 @@ from holdfast.report.page.content import MOST_POINTS, Section, to_plain
 from holdfast.report.page.simulators import stress_section, training_sections
 
 TITLE = "Holdfast report"
-SCRIPTS = (
-    "tools.js",
-    "theme.js",
-    "save.js",
-    "options.js",
-    "figures.js",
-    "kernels.js",
-    "player.js",
-    "grid.js",
-    "arena.js",
-    "blocks.js",
-    "main.js",
-)
 
 
 def page_data(
@@ -62,9 +49,15 @@ def render(data: dict[str, Any]) -> str:
             "style": _asset("page.css"),
             "library": _asset("echarts/echarts.min.js"),
             "data": json_for_script(data),
-            "script": "\n".join(_asset(f"js/{name}") for name in SCRIPTS),
+            "script": "\n".join(_asset(f"js/{name}") for name in script_names()),
         },
     )
+
+
+def script_names() -> list[str]:
+    """Return the names of the scripts; `main.js`, which draws the page, comes last."""
+    folder = resources.files("holdfast.report.page") / "assets" / "js"
+    return sorted((path.name for path in folder.iterdir()), key=lambda n: (n == "main.js", n))
 
 
 def json_for_script(value: Any) -> str:
