@@ -1,4 +1,4 @@
-"""Build steps of the API reference: an MkDocs hook and a Griffe extension.
+"""Build steps of the site: an MkDocs hook and a Griffe extension.
 
 A page of `docs/reference` names an object as users import it, `::: hf.solve`. mkdocstrings reads source
 files, so the hook replaces the name by the place of the definition and keeps the public name as heading
@@ -21,6 +21,15 @@ _DIRECTIVE = re.compile(r"^::: (hf|holdfast)\.([\w.]+)$", re.MULTILINE)
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Return the page with every public name replaced by its definition."""
     return _DIRECTIVE.sub(lambda match: _directive(*match.groups()), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Return the page with places in long names, as `package.module:name`, where a line may break."""
+    return re.sub(r"<code>((?:holdfast|tests/|src/)[^<]+)</code>", _breakable, html)
+
+
+def _breakable(match: re.Match[str]) -> str:
+    return f"<code>{re.sub('([./:_]+)', '\\1<wbr>', match[1])}</code>"
 
 
 def _directive(root: str, name: str) -> str:
