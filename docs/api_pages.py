@@ -29,7 +29,8 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _breakable(match: re.Match[str]) -> str:
-    return f"<code>{re.sub('([./:_]+)', '\\1<wbr>', match[1])}</code>"
+    name = re.sub(r"([./:_]+)", r"\1<wbr>", match[1])
+    return f"<code>{name}</code>"
 
 
 def _directive(root: str, name: str) -> str:
