@@ -14,9 +14,9 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(3))
-def test_worst_values_equal_an_independent_value_iteration(oracle, shape, seed):
-    model = oracle.random_model(seed, discount=0.8, **shape)
+def test_worst_values_equal_an_independent_value_iteration(oracle, shape):
+    seed = SHAPES.index(shape)
+    model = oracle.random_model(seed, discount=0.6, **shape)
     policy = oracle.random_policy(model, np.random.default_rng(seed))
     evaluation = hf.evaluate(model, policy)
     expected = oracle.robust_values(model, model.reward, policy)
@@ -95,19 +95,21 @@ def test_an_infinite_radius_frees_nature_within_the_support(oracle):
     np.testing.assert_allclose(found.values, values, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", PAPER)
-def test_dual_projected_gradient_and_tilting_agree(oracle, name):
-    model = hf.environments.MODELS[name]()
-    policy = oracle.random_policy(model, np.random.default_rng(1))
-    methods = [
-        "dual",
+@pytest.mark.parametrize(
+    "method",
+    [
         "projected-gradient",
         hf.ProjectedGradient(geometry="kl"),
         hf.ProjectedGradient(scaled=False),
         "tilted",
-    ]
-    found = [hf.evaluate(model, policy, worst_case=method) for method in methods]
-    for evaluation in found[1:]:
+    ],
+)
+def test_dual_projected_gradient_and_tilting_agree(oracle, method):
+    for name in PAPER:  # the models have one shape, and share the method's compiled program
+        model = hf.environments.MODELS[name]()
+        policy = oracle.random_policy(model, np.random.default_rng(1))
+        found = [hf.evaluate(model, policy, worst_case=each) for each in ("dual", method)]
+        evaluation = found[1]
         assert evaluation.reward.worst == pytest.approx(found[0].reward.worst, abs=1e-6)
         assert evaluation.constraints[0].worst == pytest.approx(
             found[0].constraints[0].worst, abs=1e-6
@@ -149,9 +151,9 @@ def test_next_state_features_miss_a_reward_on_the_transition(oracle):
     assert found.error >= found.worst - truth
 
 
-@pytest.mark.parametrize("max_steps", [1, 3])
+@pytest.mark.parametrize(("max_steps", "least"), [(1, 0.01), (3, 0.0)])
 @pytest.mark.parametrize("name", PAPER)
-def test_a_response_stopped_early_shows_as_a_large_error(oracle, name, max_steps):
+def test_a_response_stopped_early_shows_as_a_large_error(oracle, name, max_steps, least):
     model = hf.environments.MODELS[name]()
     policy = oracle.random_policy(model, np.random.default_rng(2))
     truth = hf.evaluate(model, policy)
@@ -162,8 +164,7 @@ def test_a_response_stopped_early_shows_as_a_large_error(oracle, name, max_steps
     ):
         assert early.worst >= exact.worst - exact.error
         assert early.worst - early.error <= exact.worst
-    if max_steps == 1:
-        assert found.error > 0.01
+    assert found.error > least
 
 
 class Cheating(hf.KL):

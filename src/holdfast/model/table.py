@@ -64,7 +64,7 @@ class Table(eqx.Module):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Layout:
+class TableLayout:
     """A model, its `Table`, and the correspondence between their entries.
 
     Attributes:
@@ -136,7 +136,7 @@ def _kernel_shape(model: RobustCMDP) -> tuple[int, int, int]:
     return kernel.probabilities.shape if isinstance(kernel, Kernel) else kernel.shape
 
 
-def layout_of(model: RobustCMDP) -> Layout:
+def layout_of(model: RobustCMDP) -> TableLayout:
     """Return the layout of a model, which is made once and kept with the model."""
     cached = model.__dict__.get("_table_layout")
     if cached is None:
@@ -180,7 +180,7 @@ def _padded_actions(actions: int, padded: int) -> Int[np.ndarray, " padded_A"]:
 
 
 @float64
-def _lay_out(model: RobustCMDP, *, padded: bool = True) -> Layout:
+def _lay_out(model: RobustCMDP, *, padded: bool = True) -> TableLayout:
     uncertainty = model.uncertainty
     if uncertainty is None:
         raise AssertionError("a checked model has an uncertainty set")
@@ -235,7 +235,7 @@ def _lay_out(model: RobustCMDP, *, padded: bool = True) -> Layout:
         discount=jnp.asarray(model.discount, jnp.float64),
         uncertainty=jax.tree.map(jnp.asarray, uncertainty.laid_out(pairs, entries)),
     )
-    return Layout(model, jax.block_until_ready(table), place, share)
+    return TableLayout(model, jax.block_until_ready(table), place, share)
 
 
 def _rows(model: RobustCMDP) -> tuple[Any, np.ndarray, Any, Any]:

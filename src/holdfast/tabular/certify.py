@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from holdfast._support.arguments import check_number, check_whole_number
 from holdfast._support.precision import float64
 from holdfast.model import RobustCMDP, check_policy
-from holdfast.model.table import Layout, layout_of, unpadded_table
+from holdfast.model.table import TableLayout, layout_of, unpadded_table
 from holdfast.tabular.certificates.branch_and_bound import branch_and_bound
 from holdfast.tabular.certificates.critical_factor import critical_factors
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
@@ -231,7 +231,7 @@ def check_nodes(model: RobustCMDP, nodes: int) -> None:
         )
 
 
-def attainable_values(layout: Layout) -> tuple[Float[np.ndarray, " m"], bool]:
+def attainable_values(layout: TableLayout) -> tuple[Float[np.ndarray, " m"], bool]:
     """Return the best worst-case value of each constraint on its own, and whether one is unattainable.
 
     The values are in the user's sense. A constraint whose best value is proved to miss its threshold
@@ -244,7 +244,7 @@ def attainable_values(layout: Layout) -> tuple[Float[np.ndarray, " m"], bool]:
 
 
 def _upper_bound(
-    layout: Layout, evaluation: Evaluation, nodes: int, target: float
+    layout: TableLayout, evaluation: Evaluation, nodes: int, target: float
 ) -> tuple[float, np.ndarray, int]:
     """Return the bound, its multipliers, and the number of regions."""
     found = lagrangian_bound(layout.table, layout.model.actions)

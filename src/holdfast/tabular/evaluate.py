@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from holdfast._support.precision import float64
 from holdfast.model import Kernel, RobustCMDP, check_policy
-from holdfast.model.table import Layout, layout_of
+from holdfast.model.table import TableLayout, layout_of
 from holdfast.tabular.evaluation.tilted_kernel import Tilted
 from holdfast.tabular.evaluation.values import PolicyValues
 from holdfast.tabular.evaluation.worst_case import (
@@ -155,7 +155,7 @@ def evaluate(
     return report(layout, padded, nominal, worst)
 
 
-def layout_features(layout: Layout, method: WorstCase) -> WorstCase:
+def layout_features(layout: TableLayout, method: WorstCase) -> WorstCase:
     """Return the method with the features of `Tilted` in the table's layout.
 
     Raises:
@@ -178,7 +178,7 @@ def layout_features(layout: Layout, method: WorstCase) -> WorstCase:
 
 
 def report(
-    layout: Layout, policy: Float[Array, "S A"], nominal: PolicyValues, worst: PolicyValues
+    layout: TableLayout, policy: Float[Array, "S A"], nominal: PolicyValues, worst: PolicyValues
 ) -> Evaluation:
     """Return the values of a policy in the user's layout and sense, with certified errors."""
     errors = np.asarray(certified_errors(layout.table, policy, worst))
@@ -211,5 +211,5 @@ def report(
 
 
 @float64
-def _kernel(layout: Layout, worst: PolicyValues, i: int) -> np.ndarray | Kernel:
+def _kernel(layout: TableLayout, worst: PolicyValues, i: int) -> np.ndarray | Kernel:
     return layout.kernel(worst_kernel(layout.table, worst, i))

@@ -12,7 +12,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-from holdfast.model.table import Layout, Table
+from holdfast.model.table import Table, TableLayout
 from holdfast.tabular.certificates.step_bounds import no_step_bounds, step_bounds
 from holdfast.tabular.evaluation.optimum import robust_optimum
 from holdfast.tabular.evaluation.values import PolicyValues
@@ -77,7 +77,7 @@ class Run:
         [0.0, 0.0, 0.0, 0.0]
     """
 
-    layout: Layout
+    layout: TableLayout
     options: SolveOptions
     policy: Float[Array, "S A"]
     nominal: PolicyValues = dataclasses.field(init=False)

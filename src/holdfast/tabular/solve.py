@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from holdfast._support.arguments import check_choice, check_number, check_whole_number
 from holdfast._support.precision import float64
 from holdfast.model import RobustCMDP, check_policy
-from holdfast.model.table import Layout, layout_of
+from holdfast.model.table import TableLayout, layout_of
 from holdfast.registry import ALGORITHMS, Algorithm
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
 from holdfast.tabular.certify import Certificate, attainable_values, check_nodes
@@ -230,7 +230,7 @@ def _best_of(run: Run, algorithm: Algorithm) -> tuple[Run, Iterate]:
     return top if better or run.best is None else (run, run.best)
 
 
-def _corners(layout: Layout) -> list[Array]:
+def _corners(layout: TableLayout) -> list[Array]:
     """Return the best policies of the reward, each constraint and the Lagrangian, slightly mixed."""
     table, actions = layout.table, layout.model.actions
     policies = [robust_optimum(table, signal).policy for signal in table.signals]

@@ -11,18 +11,17 @@ def margin(model, policy, factor, index=0):
     return hf.evaluate(wider, policy).constraints[index].margin
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_it_agrees_with_a_direct_sweep(oracle, seed):
-    model = oracle.random_model(seed, constraints=2, slack=0.4)
+def test_it_agrees_with_a_direct_sweep(oracle):
+    model = oracle.random_model(0, constraints=2, slack=0.4)
     policy = hf.solve(model, iterations=15).policy
     certificate = hf.certify(model, policy, bound=False)
+    assert (certificate.critical_factors > 0).all()
+    assert np.isfinite(certificate.critical_factors).all()
     for i, factor in enumerate(certificate.critical_factors):
-        sweep = np.linspace(0.25, 2, 8) * (factor if 0 < factor < np.inf else 1.0)
-        held = [margin(model, policy, f, i) >= 0 for f in sweep]
-        assert held == [bool(f <= factor) for f in sweep]
-        if 0 < factor < np.inf:
-            assert margin(model, policy, factor, i) >= 0
-            assert margin(model, policy, factor * (1 + 1e-6), i) < 0
+        for share in (0.25, 0.75, 1.0):
+            assert margin(model, policy, share * factor, i) >= 0
+        for share in (1 + 1e-6, 1.5, 2.0):
+            assert margin(model, policy, share * factor, i) < 0
     assert certificate.critical_factor == certificate.critical_factors.min()
 
 

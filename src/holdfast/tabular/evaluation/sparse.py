@@ -6,6 +6,8 @@ V and the occupancy are found by sweeps over the lists (`iterative`). The certif
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -37,34 +39,21 @@ _LEAST_RESIDUAL = 8
 _STALLED = 1e-15
 
 
-def nominal_values(
-    table: Table, policy: Float[Array, "S A"], start: PolicyValues | None = None
-) -> PolicyValues:
-    """Return the values of a policy under the nominal kernel, starting from those of a similar one."""
-    count = len(table.signals)
-    values = jnp.zeros((count, table.states)) if start is None else start.values
-    first = table.initial if start is None else start.occupancy[0]
-    # All signals share the nominal chain and its occupancy.
-    visits = _occupancy(table, _chain(table, policy, table.probabilities), first)
-    return _stack(
-        [
-            _under(table, table.signals[i], policy, table.probabilities, values[i], visits)
-            for i in range(count)
-        ]
-    )
-
-
 def values_under(
     table: Table,
     policy: Float[Array, "S A"],
-    kernels: Float[Array, "n S A K"],
-    start: PolicyValues,
+    kernels: Sequence[Float[Array, "S A K"]] | Float[Array, "n S A K"],
+    start: PolicyValues | None,
 ) -> PolicyValues:
     """Return the values of a policy with each signal under its own given kernel."""
-    found = []
-    for i, kernel in enumerate(kernels):
-        visits = _occupancy(table, _chain(table, policy, kernel), start.occupancy[i])
-        found.append(_under(table, table.signals[i], policy, kernel, start.values[i], visits))
+    found: list[PolicyValues] = []
+    for i, (signal, kernel) in enumerate(zip(table.signals, kernels, strict=True)):
+        # Signals that share a kernel share its occupancy.
+        if i == 0 or kernel is not kernels[i - 1]:
+            first = table.initial if start is None else start.occupancy[i]
+            visits = _occupancy(table, _chain(table, policy, kernel), first)
+        guess = jnp.zeros(table.states) if start is None else start.values[i]
+        found.append(_under(table, signal, policy, kernel, guess, visits))
     return _stack(found)
 
 

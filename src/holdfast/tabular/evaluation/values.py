@@ -180,22 +180,6 @@ def per_signal(function: Callable[..., T], table: Table, *arguments: Array) -> T
 
 
 @eqx.filter_jit
-def nominal_policy_values(table: Table, policy: Float[Array, "S A"]) -> PolicyValues:
-    """Return the values of a policy under the nominal kernel."""
-    # All signals share the nominal chain, which is factored once.
-    flow = chain(table, policy, table.probabilities)
-    factors = factorise(table, flow)
-    visits = occupancy(table, factors)
-
-    def evaluate_signal(signal: Array) -> PolicyValues:
-        reward = mean_signal(signal, policy, table.probabilities)
-        values = state_values(factors, reward)
-        return collect(table, signal, table.probabilities, flow, reward, values, visits)
-
-    return per_signal(evaluate_signal, table)
-
-
-@eqx.filter_jit
 def policy_values_under(
     table: Table, policy: Float[Array, "S A"], kernels: Float[Array, "n S A K"]
 ) -> PolicyValues:

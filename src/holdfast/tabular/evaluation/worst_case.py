@@ -13,6 +13,7 @@ and the reported error is the sum of both distances.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -36,7 +37,6 @@ from holdfast.tabular.evaluation.values import (
     checked_response,
     factorise,
     next_values,
-    nominal_policy_values,
     occupancy,
     per_signal,
     policy_values_under,
@@ -132,28 +132,26 @@ def nominal_values(
         policy: (S, A).
         start: values of a similar policy. Large models start their sweeps from it.
     """
-    if table.is_large:
-        return sparse.nominal_values(table, policy, start)
-    return nominal_policy_values(table, policy)
+    return values_under(table, policy, [table.probabilities] * len(table.signals), start)
 
 
 def values_under(
     table: Table,
     policy: Float[Array, "S A"],
-    kernels: Float[Array, "n S A K"],
-    start: PolicyValues,
+    kernels: Sequence[Float[Array, "S A K"]] | Float[Array, "n S A K"],
+    start: PolicyValues | None,
 ) -> PolicyValues:
     """Return the values of a policy with each signal under its own given kernel.
 
     Arguments:
         table: the model.
         policy: (S, A).
-        kernels: one kernel for each signal, (n, S, A, K).
+        kernels: one kernel for each signal, n of shape (S, A, K).
         start: values of a similar policy. Large models start their sweeps from it.
     """
     if table.is_large:
         return sparse.values_under(table, policy, kernels, start)
-    return policy_values_under(table, policy, kernels)
+    return policy_values_under(table, policy, jnp.asarray(kernels))
 
 
 def worst_case(
