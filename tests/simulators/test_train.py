@@ -1,5 +1,6 @@
 """Training from its first iteration to its last, whatever comes in between."""
 
+import dataclasses
 import json
 import math
 import os
@@ -18,17 +19,19 @@ import pytest
 
 import holdfast as hf
 from holdfast.environments import Discrete, Outcomes, Step, TableSimulator
+from holdfast.registry import Algorithm
 from holdfast.simulators import train as verb
 from holdfast.simulators.train import prepare
 from holdfast.simulators.training import checkpoint, runs
+from holdfast.simulators.training.learner import learn, measure, sample
 
-TINY = {"limit_on": "discounted", "batch_size": 300, "hidden": (8,)}
+TINY = {"limit_on": "discounted", "batch_size": 300}
 FILES = ("run.json", "metrics.jsonl", "checkpoint.safetensors")
 
 
-@pytest.fixture(scope="module")
-def env():
-    return TableSimulator(hf.environments.n_chain(nodes=5), name="chain", horizon=15)
+@pytest.fixture(scope="session")
+def env(chain):
+    return chain
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +82,7 @@ def test_a_run_writes_what_it_was_and_what_it_measured(whole):
     assert [(row["iteration"], row["seed"]) for row in rows] == [
         (i, seed) for i in range(3) for seed in (0, 1)
     ]
-    assert all(np.isfinite(row["reward"]) and np.isfinite(row["costs"]).all() for row in rows)
+    assert all(0 < row["reward"] < 200 and row["costs"][0] < 0 for row in rows)
     assert len((whole / "timings.jsonl").read_text().splitlines()) == 3
 
 
@@ -101,25 +104,31 @@ def test_a_finished_run_gives_its_agents_without_any_work(whole, train, monkeypa
 
 
 def test_runs_that_differ_in_numbers_only_share_their_programs(env):
-    compiled = []
+    compiled, policies = [], []
 
     def listen(event, seconds, **_):
         if event.endswith("backend_compile_duration"):
             compiled.append(event)
 
-    adversary = {"batch_size": 150, "updates": 1}
-    settings = {**TINY, "batch_size": 150, "adversary": adversary}
-    hf.train(env, radius=0.1, iterations=1, seed=0, cost_limit=-4.0, **settings)
+    def one(**numbers):
+        agent = hf.train(env, iterations=1, adversary={"batch_size": 150, "updates": 1}, **numbers)
+        policies.append(np.asarray(agent.policy.network.weights[0]))
+
+    same = {"limit_on": "discounted", "batch_size": 150}
+    numbers = {"radius": 0.1, "trust_region": 0.01, "cost_limit": -4.0, **same}
+    one(**numbers)
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        hf.train(
-            env, radius=0.2, iterations=2, seed=5, trust_region=0.02, cost_limit=-5.0, **settings
-        )
+        # Every number reaches the program: each changes the policy, and none is compiled into it.
+        for change in ({"radius": 0.3}, {"trust_region": 0.02}, {"cost_limit": -40.0}):
+            one(**{**numbers, **change})
+        hf.train(env, iterations=2, seed=5, adversary={"batch_size": 150, "updates": 1}, **numbers)
         assert not compiled
         jax.jit(lambda x: 5 * x - 3)(0.5)
         assert compiled  # the listener hears
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
+    assert all(not np.array_equal(each, policies[0]) for each in policies[1:])
 
 
 def forbidden(*arguments):
@@ -244,7 +253,7 @@ hf.train(env, "pcpo", seeds=2, iterations=60, out=sys.argv[1], **{TINY})
 """
 
 
-def test_a_run_that_is_killed_again_and_again_equals_one_that_was_not(tmp_path, compiled):
+def test_a_run_that_is_killed_again_and_again_equals_one_that_was_not(train, tmp_path, compiled):
     outside = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(compiled)}
 
     def start(folder):
@@ -255,7 +264,7 @@ def test_a_run_that_is_killed_again_and_again_equals_one_that_was_not(tmp_path, 
         return path.read_bytes().count(b"\n") if path.is_file() else 0
 
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert start(whole).wait() == 0
+    train(whole, 60)
     delay = random.Random(time.time_ns())
     for kill in range(2):
         process = start(broken)
@@ -297,7 +306,7 @@ def test_the_same_settings_in_other_types_are_the_same_run(copy, train):
         copy,
         np.int64(3),
         batch_size=np.int32(300),
-        hidden=[8],
+        hidden=[64, 32],
         cost_limit=None,
         radius=0,
         adversary=hf.AdversarySettings(),
@@ -488,6 +497,65 @@ def test_a_simulator_that_breaks_the_protocol_is_refused_before_any_work(flaw, m
     with pytest.raises(ValueError, match=f"^environment: {message}"):
         prepare(Coin(flaw=flaw), "rcpo", radius=0.1)
     prepare(Coin(), "rcpo", radius=0.1)
+
+
+# --- an algorithm of one's own
+
+
+@dataclasses.dataclass(frozen=True)
+class ShiftSettings:
+    size: float = 0.1
+
+
+def shift(plan, env, learner):
+    """Adds its setting to every parameter of the policy."""
+    learner, samples = sample(plan, env, learner)
+    learner, metrics = measure(plan, env, learner, samples)
+    policy = jax.tree.map(lambda leaf: leaf + plan.algorithm_settings.size, learner.policy)
+    return learn(plan, learner, samples, policy, jnp.array(False)), metrics
+
+
+SHIFT = Algorithm("shift", shift, settings=ShiftSettings, robust=False)
+
+
+def test_an_algorithm_of_ones_own_gets_its_settings_and_its_agent_can_be_loaded(
+    train, env, tmp_path
+):
+    folder = tmp_path / "run"
+    own = {"algorithm": SHIFT, "algorithm_settings": {"size": 0.5}, "iterations": 2}
+    agents = train(folder, **own)
+    first = prepare(env, SHIFT, seeds=2, **TINY).first().policy.network.weights[0]
+    moved = [np.asarray(agent.policy.network.weights[0]) for agent in agents]
+    np.testing.assert_allclose(np.stack(moved), first + 2 * 0.5, rtol=1e-5)
+    assert json.loads((folder / "run.json").read_text())["algorithm_settings"] == {"size": 0.5}
+    with pytest.raises(ValueError, match=r"/run: contains a run with algorithm_settings.size 0.5"):
+        train(folder, **{**own, "algorithm_settings": ShiftSettings(0.25)})
+    # The name is not registered, and an agent does not need it.
+    loaded = hf.load(folder / "agent-1.safetensors")
+    assert loaded.algorithm == "shift"
+    np.testing.assert_array_equal(loaded.predict(np.eye(5)), agents[1].predict(np.eye(5)))
+
+
+def test_a_function_is_an_algorithm_without_settings(train):
+    seen = []
+
+    def still(plan, env, learner):
+        seen.append((plan.algorithm_settings, plan.robust, plan.constrained))
+        learner, samples = sample(plan, env, learner)
+        return learner, measure(plan, env, learner, samples)[1]
+
+    (agent, _) = train(algorithm=still, iterations=1)
+    assert agent.algorithm == "still"
+    assert set(seen) == {(None, True, True)}
+    with pytest.raises(ValueError, match="'still' has no settings, got"):
+        train(algorithm=still, algorithm_settings={"size": 1.0})
+    with pytest.raises(ValueError, match="'shift' has no 'sise'; did you mean size"):
+        train(algorithm=SHIFT, algorithm_settings={"sise": 1.0})
+    with pytest.raises(ValueError, match="algorithm: expected a name, an Algorithm or a function"):
+        train(algorithm=3)
+
+
+# --- TensorBoard
 
 
 def test_tensorboard_has_every_step_once_after_a_resume(train, tmp_path):

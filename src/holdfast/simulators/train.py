@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -29,13 +29,7 @@ from holdfast.simulators.environment import (
 )
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.training import checkpoint, runs
-from holdfast.simulators.training.learner import (
-    Learner,
-    RunNumbers,
-    first_learners,
-    iterations,
-    start,
-)
+from holdfast.simulators.training.learner import Learner, first_learners, iterations, start
 from holdfast.simulators.training.settings import Plan, Settings, cost_limits, read_settings
 from holdfast.simulators.training.tensorboard import event_log
 
@@ -128,15 +122,38 @@ def prepare(
     algorithm_settings: object = None,
     **settings: Any,
 ) -> TrainingRun:
-    """Return the run that `train` performs, after all checks of its arguments."""
-    return TrainingRun.create(
-        environment,
-        algorithm,
-        read_settings(settings, steps),
-        _seeds(seed, seeds),
-        devices,
-        algorithm_settings,
+    """Return the run that `train` performs, after all checks of its arguments.
+
+    Raises:
+        ValueError: an argument cannot be used; the message names it.
+    """
+    env, chosen = environment, _algorithm(algorithm)
+    asked, every = read_settings(settings, steps), _seeds(seed, seeds)
+    if asked.radius > 0 and not chosen.robust:
+        raise ValueError(
+            f"radius: {chosen.name} uses the nominal kernel, got {asked.radius}; use rcpo"
+        )
+    check_disturbed(env, asked.radius)
+    if env.is_hosted and asked.adversary.gradient == "pathwise":
+        raise ValueError(
+            f"gradient: {env.name} runs outside JAX and has no derivatives; use 'score'"
+        )
+    if env.is_hosted and devices > 1:
+        raise ValueError(f"devices: {env.name} runs outside JAX, on one device; got {devices}")
+    check_devices(devices)
+    limits = cost_limits(env, asked)
+    plan = Plan.create(
+        env,
+        asked,
+        robust=chosen.robust,
+        constrained=chosen.constrained,
+        devices=devices,
+        algorithm_settings=chosen.read_settings(algorithm_settings),
     )
+    check_environment(env)
+    run = TrainingRun(env, chosen, asked, limits, plan, every)
+    run.describe(), run.state_shapes()  # both raise if the environment cannot be used
+    return run
 
 
 def _seeds(seed: int, seeds: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -180,7 +197,6 @@ class TrainingRun:
         limits: limit of every cost.
         plan: the static part, compiled into the program.
         seeds: the seeds.
-        description: the content of `run.json`.
     """
 
     env: Environment
@@ -189,54 +205,40 @@ class TrainingRun:
     limits: tuple[float, ...]
     plan: Plan
     seeds: tuple[int, ...]
-    description: Mapping[str, Any]
-
-    @classmethod
-    def create(
-        cls,
-        env: Environment,
-        algorithm: AnyAlgorithm,
-        settings: Settings,
-        seeds: tuple[int, ...],
-        devices: int = 1,
-        algorithm_settings: object = None,
-    ) -> Self:
-        """Return the run after all checks that need no training.
-
-        Raises:
-            ValueError: an argument cannot be used; the message names it.
-        """
-        chosen = _algorithm(algorithm)
-        if settings.radius > 0 and not chosen.robust:
-            raise ValueError(
-                f"radius: {chosen.name} uses the nominal kernel, got {settings.radius}; use rcpo"
-            )
-        check_disturbed(env, settings.radius)
-        if env.is_hosted and settings.adversary.gradient == "pathwise":
-            raise ValueError(
-                f"gradient: {env.name} runs outside JAX and has no derivatives; use 'score'"
-            )
-        if env.is_hosted and devices > 1:
-            raise ValueError(f"devices: {env.name} runs outside JAX, on one device; got {devices}")
-        check_devices(devices)
-        limits = cost_limits(env, settings)
-        plan = Plan.create(
-            env,
-            settings,
-            robust=chosen.robust,
-            constrained=chosen.constrained,
-            devices=devices,
-            algorithm_settings=chosen.read_settings(algorithm_settings),
-        )
-        check_environment(env)
-        description = _describe(env, chosen.name, settings, limits, plan, seeds)
-        run = cls(env, chosen, settings, limits, plan, seeds, description)
-        run.state_shapes()  # raises if the kernel does not fit the environment
-        return run
 
     def describe(self) -> dict[str, Any]:
-        """Return the content of `run.json`."""
-        return dict(self.description)
+        """Return the content of `run.json`, as JSON gives it back.
+
+        Raises:
+            ValueError: the description of the environment is not JSON.
+        """
+        device, own = jax.devices()[0], self.plan.algorithm_settings
+        try:
+            environment = json.loads(json.dumps(self.env.description(), allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"environment: the description of {self.env.name} cannot be written as JSON "
+                f"({error})"
+            ) from error
+        description = {
+            "format": runs.FORMAT,
+            "algorithm": self.algorithm.name,
+            **({} if own is None else {"algorithm_settings": dataclasses.asdict(own)}),
+            "environment": environment,
+            "costs": list(self.env.cost_names),
+            "settings": self.settings.to_dict(),
+            "limits": list(self.limits),
+            "robust": self.plan.robust,
+            "constrained": self.plan.constrained,
+            "seeds": list(self.seeds),
+            "made_with": {
+                "holdfast": __version__,
+                "jax": jax.__version__,
+                "device": f"{device.platform}: {device.device_kind}",
+                "devices": self.plan.devices,
+            },
+        }
+        return json.loads(json.dumps(description))
 
     def train(self, out: Path | None, callback: Callback | None = None) -> list[Agent]:
         """Perform the missing iterations and return the agents."""
@@ -250,19 +252,20 @@ class TrainingRun:
     def _train_in(self, out: Path, callback: Callback | None) -> list[Agent]:
         if out.exists() and not out.is_dir():
             raise ValueError(f"out: {out} is not a folder")
-        runs.check_same(out, self.description)
+        description = self.describe()
+        runs.check_same(out, description)
         with runs.locked(out):
-            learners, done = checkpoint.resume(out, self.description, self.state_shapes())
+            learners, done = checkpoint.resume(out, description, self.state_shapes())
             if learners is None:
                 learners = self.first()
-                checkpoint.save_learners(out, self.description, learners, 0)
+                checkpoint.save_learners(out, description, learners, 0)
             if done < self.settings.iterations:
-                with event_log(out, self.description) as write_events:
+                with event_log(out, description) as write_events:
 
                     def record(learners: Learner, rows: list[Row], seconds: float) -> None:
                         runs.append_rows(out, rows, seconds)
                         done = rows[-1]["iteration"] + 1
-                        checkpoint.save_learners(out, self.description, learners, done)
+                        checkpoint.save_learners(out, description, learners, done)
                         write_events(rows)
 
                     learners = self._advance(learners, done, callback, record, f" in {out}")
@@ -272,14 +275,14 @@ class TrainingRun:
 
     def first(self) -> Learner:
         """Return the initial state of every seed."""
-        return first_learners(self.plan, self.env, *self._start())
+        return first_learners(*self._start())
 
     def state_shapes(self) -> Learner:
         """Return the shapes of the state of every seed."""
-        return eqx.filter_eval_shape(first_learners, self.plan, self.env, *self._start())
+        return eqx.filter_eval_shape(first_learners, *self._start())
 
-    def _start(self) -> tuple[RunNumbers, jax.Array]:
-        return start(self.settings, self.limits, self.seeds)
+    def _start(self) -> tuple[Any, ...]:
+        return self.plan, self.env, *start(self.settings, self.limits, self.seeds)
 
     def _advance(
         self,
@@ -349,6 +352,7 @@ class TrainingRun:
     def _agents(self, learners: Learner) -> list[Agent]:
         learners = jax.device_get(learners)
         trained = (learners.policy, learners.sight.observations)
+        environment = self.describe()["environment"]
         return [
             Agent(
                 *jax.tree.map(np.asarray, row(trained, i)),
@@ -357,45 +361,7 @@ class TrainingRun:
                 limits=self.limits,
                 seed=seed,
                 environment=self.env,
-                description=self.description["environment"],
+                description=environment,
             )
             for i, seed in enumerate(self.seeds)
         ]
-
-
-def _describe(
-    env: Environment,
-    algorithm: str,
-    settings: Settings,
-    limits: tuple[float, ...],
-    plan: Plan,
-    seeds: tuple[int, ...],
-) -> dict[str, Any]:
-    """Return the content of `run.json`, as JSON gives it back."""
-    device = jax.devices()[0]
-    try:
-        environment = json.loads(json.dumps(env.description(), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"environment: the description of {env.name} cannot be written as JSON ({error})"
-        ) from error
-    own = plan.algorithm_settings
-    description = {
-        "format": runs.FORMAT,
-        "algorithm": algorithm,
-        **({} if own is None else {"algorithm_settings": dataclasses.asdict(own)}),
-        "environment": environment,
-        "costs": list(env.cost_names),
-        "settings": settings.to_dict(),
-        "limits": list(limits),
-        "robust": plan.robust,
-        "constrained": plan.constrained,
-        "seeds": list(seeds),
-        "made_with": {
-            "holdfast": __version__,
-            "jax": jax.__version__,
-            "device": f"{device.platform}: {device.device_kind}",
-            "devices": plan.devices,
-        },
-    }
-    return json.loads(json.dumps(description))

@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from holdfast.simulators.nature.adversary import Nature, descend, fit_critic
+from holdfast.simulators.nature.adversary import Nature, Passes, descend, fit_critic
 from holdfast.simulators.policy.networks import MLP, Critic, Normaliser
 from holdfast.simulators.training.rollout import Nominal
 
@@ -22,7 +22,7 @@ def test_minibatches_cover_the_episodes(episodes, minibatches, used):
         return network * part.sum()
 
     start = (network, adam.init(network))
-    _, state = descend(start, loss, data, rate=1.0, epochs=1, minibatches=minibatches)
+    _, state = descend(start, loss, data, Passes(1.0, 1, minibatches))
     size = used // min(minibatches, episodes)
     assert set(seen) == {(3 * size,)}
     decay = 0.9 ** np.arange(used // size)[::-1]
@@ -39,8 +39,6 @@ def test_a_critic_learns_a_linear_function_and_ignores_steps_after_the_end():
     network = MLP((jnp.zeros((2, 1)),), (jnp.zeros(1),))
     critic = Critic(network, Normaliser.create(1))
     nature = Nature(Nominal(1), critic, None, optax.adam(0.05).init(network))
-    fitted = fit_critic(
-        nature, inputs, targets, jnp.asarray(alive), rate=0.05, epochs=100, minibatches=4
-    ).critic
+    fitted = fit_critic(nature, inputs, targets, jnp.asarray(alive), Passes(0.05, 100, 4)).critic
     np.testing.assert_allclose(fitted(inputs)[alive], targets[alive], atol=1.0)
     np.testing.assert_allclose(fitted.returns.mean, targets[alive].mean(), rtol=1e-4)

@@ -18,18 +18,21 @@ from holdfast.simulators.training.settings import Plan
 
 
 def rcpo(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metrics]:
-    """Perform one iteration of RCPO and return the next state with the metrics of the current policy."""
-    # The worst-case kernels p_k^r and p_k^c of the reward and of every constraint.
+    """Perform one iteration of RCPO and return the next state with the metrics of the current policy.
+
+    The numbers of lines count the input of Algorithm 1 as line 1. Two things are not in the paper: the
+    recovery step, if no step in the trust region is feasible, and the line search.
+    """
+    # Lines 3 to 8: the worst-case kernels p_k^r of the reward and p_k^c of every constraint, by (22)
+    # and (24).
     learner = worst_case_kernels(plan, env, learner)
-    # A batch under each kernel: values V, advantages A and visitation weights d.
+    # Line 9: a batch under each kernel gives values, advantages and occupancies.
     learner, samples = sample(plan, env, learner)
     learner, metrics = measure(plan, env, learner, samples)
-    # g, h, H and b of (20) and (21).
+    # Lines 10 and 11 in their practical form (26), on g, h, H and b of (20) and (21).
     local = linearise(plan, learner, samples)
-    # The Taylor update (26): improve (13), then project (16).
-    improved = improve(local.model)
-    step = project(local.model, improved)
-    # Recovery, if no step in the trust region is feasible.
+    half = improve(local.model)  # π_{k+½}: (13) by Taylor expansion, (23)
+    step = project(local.model, half)  # π_{k+1}: (16) by Taylor expansion, (25)
     step = recover_unless(is_recoverable(local.model), local.model, step)
     landing = line_search(learner.policy, local, step, plan.settings)
     learner = learn(plan, learner, samples, landing.policy, step.recovered)

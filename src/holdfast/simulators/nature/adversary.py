@@ -7,7 +7,7 @@ descent on the parameters ξ of a disturbance kernel. The projection is part of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -38,6 +38,14 @@ from holdfast.simulators.training.settings import AdversarySettings
 # Added to sums of weights and to standard deviations before division. All steps of a batch may have
 # weight zero; then the quotient is zero too. Weights and advantages of order one are not changed by it.
 _TINY = 1e-8
+
+
+class Passes(NamedTuple):
+    """The passes of an optimiser over a batch: learning rate, epochs and minibatches per epoch."""
+
+    rate: float
+    epochs: int
+    minibatches: int
 
 
 class Nature(eqx.Module):
@@ -132,15 +140,12 @@ def attack(
     found = estimate(batch, nature.critic, player.sight, signal)
     # Steps that ignore their disturbance are masked out of the adversary's loss.
     weights = found.weights * batch.heard
-    after = fit_critic(
-        nature,
+    inputs, passes = (
         critic_inputs(batch, player.sight)[:-1],
-        found.targets,
-        batch.alive,
-        rate=critic_learning_rate,
-        epochs=settings.epochs,
-        minibatches=settings.minibatches,
+        (settings.epochs, settings.minibatches),
     )
+    critic_passes = Passes(critic_learning_rate, *passes)
+    after = fit_critic(nature, inputs, found.targets, batch.alive, critic_passes)
     if not learned:
         return after
     if pathwise:
@@ -152,9 +157,7 @@ def attack(
         (kernel.network, nature.kernel_optimiser),
         lambda network, part: loss(eqx.tree_at(lambda k: k.network, kernel, network), part),
         data,
-        rate=settings.learning_rate,
-        epochs=settings.epochs,
-        minibatches=settings.minibatches,
+        Passes(settings.learning_rate, *passes),
     )
     kernel = eqx.tree_at(lambda k: k.network, kernel, network)
     return Nature(kernel, after.critic, optimiser, after.critic_optimiser)
@@ -233,10 +236,7 @@ def fit_critic(
     inputs: Float[Array, "time episodes inputs"],
     targets: Float[Array, "time episodes"],
     alive: Bool[Array, "time episodes"],
-    *,
-    rate: float,
-    epochs: int,
-    minibatches: int,
+    passes: Passes,
 ) -> Nature:
     """Return the adversary with its critic fitted to λ-returns by least squares.
 
@@ -254,14 +254,8 @@ def fit_critic(
         x, goal, weight = part
         return _mean(weight, (network(x)[..., 0] - goal) ** 2, least=1.0)
 
-    network, optimiser = descend(
-        (critic.network, nature.critic_optimiser),
-        loss,
-        (inputs, (targets - mean) / std, counted),
-        rate=rate,
-        epochs=epochs,
-        minibatches=minibatches,
-    )
+    data = (inputs, (targets - mean) / std, counted)
+    network, optimiser = descend((critic.network, nature.critic_optimiser), loss, data, passes)
     return Nature(nature.kernel, Critic(network, returns), nature.kernel_optimiser, optimiser)
 
 
@@ -269,10 +263,7 @@ def descend(
     start: tuple[MLP, optax.OptState],
     loss: Callable[[MLP, Any], Array],
     data: Any,
-    *,
-    rate: float,
-    epochs: int,
-    minibatches: int,
+    passes: Passes,
 ) -> tuple[MLP, optax.OptState]:
     """Return a network and its optimiser after Adam steps on minibatches.
 
@@ -284,14 +275,12 @@ def descend(
         start: the network and the state of its optimiser.
         loss: function of the network and a minibatch.
         data: arrays (time, episodes, …).
-        rate: learning rate.
-        epochs: passes over the data.
-        minibatches: parts of a pass; at most one per episode.
+        passes: learning rate, epochs and minibatches.
     """
     episodes = jax.tree.leaves(data)[0].shape[1]
-    minibatches = min(minibatches, episodes)
+    minibatches = min(passes.minibatches, episodes)
     size = episodes // minibatches
-    adam = optax.adam(rate)
+    adam = optax.adam(passes.rate)
 
     def divided(leaf: Array) -> Array:
         # Episodes are dealt out in turn: if they are divided over devices, so is each minibatch.
@@ -309,4 +298,4 @@ def descend(
     def epoch(carry: tuple[MLP, optax.OptState], _: None) -> tuple[Any, None]:
         return lax.scan(update, carry, parts)
 
-    return lax.scan(epoch, start, None, length=epochs)[0]
+    return lax.scan(epoch, start, None, length=passes.epochs)[0]

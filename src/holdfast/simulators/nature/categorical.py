@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Self
 
 import equinox as eqx
@@ -13,7 +12,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from holdfast._support.roots import increasing_root
 from holdfast.simulators.environment import Environment, Outcomes
-from holdfast.simulators.nature.gaussian_mixture import beyond_ball, exp_minus_tangent
+from holdfast.simulators.nature.gaussian_mixture import (
+    Inputs,
+    LogNominal,
+    Rows,
+    Worth,
+    beyond_ball,
+    exp_minus_tangent,
+)
 from holdfast.simulators.policy.networks import MLP
 from holdfast.simulators.training.rollout import Situation
 
@@ -44,17 +50,13 @@ class CategoricalKernel(eqx.Module):
         sizes = (env.nature_feature_size + 1, *hidden, env.disturbance.count)
         return cls(MLP.create(key, sizes, last_scale=0.01), radius)
 
-    def log_probabilities(
-        self, inputs: Float[Array, "*rows nature"], log_nominal: Float[Array, "*rows K"]
-    ) -> Float[Array, "*rows K"]:
+    def log_probabilities(self, inputs: Inputs, log_nominal: LogNominal) -> LogNominal:
         """Return the log-probabilities of the outcomes; t is a constant for gradients."""
         logits = self.network(inputs)
         t = lax.stop_gradient(tilt_within(self.radius, log_nominal, logits))[..., None]
         return jax.nn.log_softmax(log_nominal + t * logits)
 
-    def excess(
-        self, inputs: Float[Array, "*rows nature"], log_nominal: Float[Array, "*rows K"]
-    ) -> Float[Array, "*rows"]:
+    def excess(self, inputs: Inputs, log_nominal: LogNominal) -> Rows:
         """Return how far the network's output lies beyond three times the ball."""
         return beyond_ball(tilt_within(self.radius, log_nominal, self.network(inputs)))
 
@@ -63,28 +65,17 @@ class CategoricalKernel(eqx.Module):
         logs = self.log_probabilities(situation.inputs, situation.log_nominal)
         return jax.random.categorical(key, logs)
 
-    def log_density(
-        self,
-        inputs: Float[Array, "*rows nature"],
-        log_nominal: Float[Array, "*rows K"],
-        disturbance: Int[Array, "*rows"],
-    ) -> Float[Array, "*rows"]:
+    def log_density(self, inputs: Inputs, log_nominal: LogNominal, disturbance: Array) -> Rows:
         """Return the log-probability of the given outcomes."""
         logs = self.log_probabilities(inputs, log_nominal)
         return jnp.take_along_axis(logs, disturbance[..., None], axis=-1)[..., 0]
 
-    def divergence(
-        self, inputs: Float[Array, "*rows nature"], log_nominal: Float[Array, "*rows K"]
-    ) -> Float[Array, "*rows"]:
+    def divergence(self, inputs: Inputs, log_nominal: LogNominal) -> Rows:
         """Return KL(q‖p)."""
         return _kl(self.log_probabilities(inputs, log_nominal), log_nominal)
 
     def expectation(
-        self,
-        key: PRNGKeyArray,
-        inputs: Float[Array, " nature"],
-        log_nominal: Float[Array, " K"],
-        worth: Callable[[Array], Float[Array, ""]],
+        self, key: PRNGKeyArray, inputs: Inputs, log_nominal: LogNominal, worth: Worth
     ) -> Float[Array, ""]:
         """Return E[worth(w)] for one row, summed over all outcomes."""
         del key
@@ -117,11 +108,8 @@ def _tilted_kl(t: Array, log_nominal: Array, logits: Array) -> tuple[Array, Arra
 
 
 def tilt_within(
-    radius: Float[Array, ""],
-    log_nominal: Float[Array, "*rows K"],
-    logits: Float[Array, "*rows K"],
-    most: float = 1.0,
-) -> Float[Array, "*rows"]:
+    radius: Float[Array, ""], log_nominal: LogNominal, logits: LogNominal, most: float = 1.0
+) -> Rows:
     """Return the largest t up to `most` at which the tilted rows lie within the radius.
 
     The result is differentiable in the logits, by one Newton step with the root held fixed.

@@ -37,6 +37,10 @@ _MOST_LOG_STD = 3.0
 # ½(e^{2x} − 1 − 2x) ≥ 0.27·x² for |x| ≤ 3, the bound on log σ.
 _LEAST_BEND = 0.27
 
+Inputs = Float[Array, "*rows nature"]
+LogNominal = Float[Array, "*rows outcomes"]
+Rows = Float[Array, "*rows"]
+Worth = Callable[[Array], Float[Array, ""]]
 Mixture = tuple[Float[Array, "*rows n"], Float[Array, "*rows n size"], Float[Array, "*rows n size"]]
 
 
@@ -75,7 +79,7 @@ class GaussianMixture(eqx.Module):
         # 0.1: close to nominal, and far enough to have a direction from the first update on.
         return cls(MLP.create(key, sizes, last_scale=0.1), radius, components)
 
-    def _raw(self, inputs: Float[Array, "*rows nature"]) -> tuple[Mixture, Float[Array, "*rows"]]:
+    def _raw(self, inputs: Inputs) -> tuple[Mixture, Rows]:
         """Return log φ, μ and log σ as the network has them, and the scale that puts them inside."""
         outputs = self.network(inputs)
         logits, rest = outputs[..., : self.components], outputs[..., self.components :]
@@ -86,15 +90,13 @@ class GaussianMixture(eqx.Module):
         scale = _scale_within(self.radius, jnp.exp(log_weights), shift, log_std)
         return (log_weights, shift, log_std), scale
 
-    def mixture(self, inputs: Float[Array, "*rows nature"]) -> Mixture:
+    def mixture(self, inputs: Inputs) -> Mixture:
         """Return log φ, μ and log σ within the radius; the scale is a constant for gradients."""
         (log_weights, shift, log_std), scale = self._raw(inputs)
         scale = lax.stop_gradient(scale)[..., None, None]
         return log_weights, scale * shift, scale * log_std
 
-    def excess(
-        self, inputs: Float[Array, "*rows nature"], log_nominal: Float[Array, "*rows K"]
-    ) -> Float[Array, "*rows"]:
+    def excess(self, inputs: Inputs, log_nominal: LogNominal) -> Rows:
         """Return how far the network's output lies beyond three times the ball."""
         del log_nominal
         return beyond_ball(self._raw(inputs)[1])
@@ -112,12 +114,7 @@ class GaussianMixture(eqx.Module):
         std = jnp.exp(jnp.einsum("rn,rnd->rd", chosen, log_std))
         return mean + std * jax.random.normal(normal, mean.shape)
 
-    def log_density(
-        self,
-        inputs: Float[Array, "*rows nature"],
-        log_nominal: Float[Array, "*rows K"],
-        disturbance: Float[Array, "*rows size"],
-    ) -> Float[Array, "*rows"]:
+    def log_density(self, inputs: Inputs, log_nominal: LogNominal, disturbance: Array) -> Rows:
         """Return the log-density of the given disturbances."""
         del log_nominal
         log_weights, shift, log_std = self.mixture(inputs)
@@ -125,20 +122,14 @@ class GaussianMixture(eqx.Module):
         each = (-0.5 * z**2 - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
         return jax.nn.logsumexp(log_weights + each, axis=-1)
 
-    def divergence(
-        self, inputs: Float[Array, "*rows nature"], log_nominal: Float[Array, "*rows K"]
-    ) -> Float[Array, "*rows"]:
+    def divergence(self, inputs: Inputs, log_nominal: LogNominal) -> Rows:
         """Return Σφ_i KL_i, a bound on KL(kernel‖nominal)."""
         del log_nominal
         log_weights, shift, log_std = self.mixture(inputs)
         return _bound(jnp.ones(()), *_rows_last(jnp.exp(log_weights), shift, log_std))[0]
 
     def expectation(
-        self,
-        key: PRNGKeyArray,
-        inputs: Float[Array, " nature"],
-        log_nominal: Float[Array, " K"],
-        worth: Callable[[Array], Float[Array, ""]],
+        self, key: PRNGKeyArray, inputs: Inputs, log_nominal: LogNominal, worth: Worth
     ) -> Float[Array, ""]:
         """Return an estimate of E[worth(w)] for one row: one draw of each component, weighted by φ."""
         del log_nominal
@@ -147,7 +138,7 @@ class GaussianMixture(eqx.Module):
         return jnp.exp(log_weights) @ jax.vmap(worth)(drawn)
 
 
-def beyond_ball(scale: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
+def beyond_ball(scale: Rows) -> Rows:
     """Return by how much 1/scale, the output in units of the ball, exceeds three; at most eight."""
     return jnp.maximum(1 / jnp.maximum(scale, 1 / _FARTHEST) - _FREE, 0.0)
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from holdfast._support.devices import compiled, row, side_by_side, whole
 from holdfast.registry import Algorithm
 from holdfast.simulators.environment import Environment
-from holdfast.simulators.nature.adversary import Nature, attack, fit_critic, layers
+from holdfast.simulators.nature.adversary import Nature, Passes, attack, fit_critic, layers
 from holdfast.simulators.policy.networks import Normaliser, Policy
 from holdfast.simulators.training import checkpoint, runs
 from holdfast.simulators.training.rollout import (
@@ -223,16 +223,13 @@ def learn(
     """
     settings = plan.settings
 
+    passes = Passes(
+        settings.critic_learning_rate, settings.critic_epochs, settings.critic_minibatches
+    )
+
     def fitted(batch: Batch, nature: Nature, targets: Array) -> Nature:
-        return fit_critic(
-            nature,
-            critic_inputs(batch, learner.sight)[:-1],
-            targets,
-            batch.alive,
-            rate=settings.critic_learning_rate,
-            epochs=settings.critic_epochs,
-            minibatches=settings.critic_minibatches,
-        )
+        inputs = critic_inputs(batch, learner.sight)[:-1]
+        return fit_critic(nature, inputs, targets, batch.alive, passes)
 
     natures = _per_signal(fitted, samples.batches, learner.natures, samples.estimates.targets)
     # During recovery a cost is far from its limit, and the linearisation has no bias to learn from it.
