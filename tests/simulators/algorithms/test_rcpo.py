@@ -3,7 +3,6 @@
 import numpy as np
 
 import holdfast as hf
-from holdfast.simulators.train import train
 
 
 def table_of(agent, states):
@@ -16,7 +15,7 @@ def table_of(agent, states):
 def test_ends_where_tabular_rcpo_does():
     model = hf.environments.n_chain()
     best = hf.solve(model, "rcpo").evaluation.reward.worst
-    agent = train(
+    agent = hf.train(
         model,
         "rcpo",
         radius=0.15,
@@ -38,7 +37,7 @@ def test_an_active_constraint_is_held_in_the_worst_case():
     # break it in the worst case: here it binds. It also makes nature turn round, since what was the
     # worst side of a toss for a bold gambler is the better one for a careful one.
     model = hf.environments.gambler()
-    agent = train(
+    agent = hf.train(
         model,
         "rcpo",
         radius=0.1,

@@ -13,11 +13,11 @@ import holdfast as hf
 SCRIPT = """
 import json, re, sys
 from pathlib import Path
+import equinox as eqx
 import jax
 import holdfast as hf
-from holdfast._support.devices import on_devices, over_devices, side_by_side
-from holdfast.registry import SIMULATOR_ALGORITHMS as ALGORITHMS
-from holdfast.simulators.training.learner import sample
+from holdfast._support.devices import on_devices, over_devices, whole
+from holdfast.simulators.training.learner import iterations, sample
 from holdfast.simulators.train import prepare
 from holdfast.environments import TableSimulator
 
@@ -44,27 +44,30 @@ train("two", 2, 3)
 train("mixed", 1, 2)
 train("mixed", 2, 3)
 
-# What becomes of the batch, seeds in turn as on a CPU, and seeds at once as on accelerators.
+# What becomes of a batch: seeds in turn, as `train` does on a CPU, and at once, as on accelerators.
 run = prepare(env, "rcpo", devices=2, iterations=1, **settings)
 learners = on_devices(run.first(), 2)
+function = run.algorithm.function
+
+def exchanges(text):  # kinds and shapes of what devices tell each other in a compiled program
+    found = re.findall(r"= \\S*\\[([\\d,]*)\\]\\S* (all-gather|all-reduce)(?:-start)?[(]", text)
+    return [(kind, [int(n) for n in sides.split(",") if n]) for sides, kind in found]
 
 def work(learner):
-    batches = sample(run.plan, env, learner)[1].batches
-    return batches, ALGORITHMS["rcpo"].function(run.plan, env, learner)[1]["reward"]
+    return sample(run.plan, env, learner)[1].batches, function(run.plan, env, learner)[1]["reward"]
 
-def both(mapped):
-    with over_devices(2):
-        program = jax.jit(lambda each: mapped(work, each)).lower(learners).compile()
-        batches, rewards = program(learners)
-    shards = [list(shard.data.shape) for shard in batches.observations.addressable_shards]
-    text = program.as_text()
-    gathered = re.findall(r"= \\S*\\[([\\d,]*)\\]\\S* all-gather(?:-start)?[(]", text)
-    return {"shards": shards, "rewards": rewards.tolist(),
-            "all_reduces": len(re.findall(r" all-reduce(?:-start)?[(]", text)),
-            "gathered": [[int(n) for n in sides.split(",") if n] for sides in gathered]}
-
-found = {"again": again, "in_turn": both(side_by_side),
-         "at_once": both(lambda function, each: jax.vmap(function)(each))}
+with over_devices(2):
+    in_turn = eqx.filter_jit(iterations.__wrapped__).lower(
+        run.algorithm, run.plan, 1, env, learners, jax.numpy.asarray(1)
+    ).compile().compiled
+    at_once = jax.jit(jax.vmap(work)).lower(learners).compile()
+    batches, rewards = at_once(learners)
+    # A program that does bring a batch together, to show that one would be seen.
+    gathering = jax.jit(whole).lower(batches.observations).compile()
+found = {"again": again, "rewards": rewards.tolist(),
+         "shards": [list(shard.data.shape) for shard in batches.observations.addressable_shards],
+         "in_turn": exchanges(in_turn.as_text()), "at_once": exchanges(at_once.as_text()),
+         "gathering": exchanges(gathering.as_text())}
 try:
     hf.train(env, "rcpo", devices=3, iterations=1, **settings)
 except ValueError as error:
@@ -111,16 +114,23 @@ def test_two_devices_find_what_one_does(done):
         np.testing.assert_allclose(two[0][name], one[0][name], rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("way", ["in_turn", "at_once"])
-def test_the_batch_lies_on_both_devices(done, way):
+def test_the_batch_lies_on_both_devices(done):
     found, folder = done
     # Seeds, kernels, steps, episodes, observations: 40 episodes, 20 on each.
-    assert found[way]["shards"] == [[2, 2, 5, 20, 5]] * 2
-    assert found[way]["all_reduces"] > 0
-    # Nothing of the size of a batch is brought together.
-    assert all(np.prod(shape) < 5 * 40 for shape in found[way]["gathered"])
+    assert found["shards"] == [[2, 2, 5, 20, 5]] * 2
     first = [row["reward"] for row in rows_of(folder / "one")[:2]]
-    np.testing.assert_allclose(found[way]["rewards"], first, rtol=1e-4)
+    np.testing.assert_allclose(found["rewards"], first, rtol=1e-4)
+
+
+def test_devices_tell_each_other_sums_and_never_a_batch(done):
+    found, _ = done
+    batch = 5 * 40  # steps of all episodes
+    gathered = [shape for kind, shape in found["gathering"] if kind == "all-gather"]
+    assert max(map(np.prod, gathered)) >= batch  # a batch that is brought together is seen
+    for way in ("in_turn", "at_once"):
+        assert "all-reduce" in [kind for kind, _ in found[way]]
+        sizes = [np.prod(shape) for kind, shape in found[way] if kind == "all-gather"]
+        assert max(sizes, default=0) < batch
 
 
 def test_a_run_goes_on_bit_for_bit_with_as_many_devices(done):
