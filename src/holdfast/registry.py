@@ -51,15 +51,19 @@ class Algorithm:
     constrained: bool = True
     local: bool = True
 
-    def read_settings(self, given: object) -> Any:
+    def read_settings(self, given: object, argument: str = "settings") -> Any:
         """Return the settings record from None, a mapping or the record itself.
+
+        Arguments:
+            given: the settings.
+            argument: name of the caller's argument, for error messages.
 
         Raises:
             ValueError: the algorithm has no settings, or no setting of that name.
         """
         if self.settings is None:
             if given is not None:
-                raise ValueError(f"settings: {self.name!r} has no settings, got {given!r}")
+                raise ValueError(f"{argument}: {self.name!r} has no settings, got {given!r}")
             return None
         if given is None:
             return self.settings()
@@ -67,11 +71,13 @@ class Algorithm:
             return given
         if not isinstance(given, Mapping):
             kind = self.settings.__name__
-            raise ValueError(f"settings: {self.name!r} takes a mapping or {kind}(…), got {given!r}")
+            raise ValueError(
+                f"{argument}: {self.name!r} takes a mapping or {kind}(…), got {given!r}"
+            )
         known = [field.name for field in dataclasses.fields(self.settings)]
         for key in given:
             if key not in known:
-                raise ValueError(f"settings: {self.name!r} has no {key!r}{meant(key, known)}")
+                raise ValueError(f"{argument}: {self.name!r} has no {key!r}{meant(key, known)}")
         return self.settings(**given)
 
     def check_accepts(self, given: Mapping[str, object]) -> None:

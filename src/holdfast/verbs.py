@@ -84,6 +84,9 @@ def as_simulator(given: Any, **options: Any) -> Environment:
     from holdfast.simulators.environment import Environment
 
     if isinstance(given, str) and (given in registry.ENVIRONMENTS or "." in given.split(":")[0]):
+        maker = registry.ENVIRONMENTS.find(given)
+        if isinstance(maker, type) and issubclass(maker, Environment):
+            return maker(**options)
         return named_simulator(given, **options)
     if isinstance(given, Environment):
         return given

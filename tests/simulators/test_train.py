@@ -549,7 +549,7 @@ def test_a_function_is_an_algorithm_without_settings(train):
     (agent, _) = train(algorithm=still, iterations=1)
     assert agent.algorithm == "still"
     assert set(seen) == {(None, True, True)}
-    with pytest.raises(ValueError, match="'still' has no settings, got"):
+    with pytest.raises(ValueError, match="algorithm_settings: 'still' has no settings, got"):
         train(algorithm=still, algorithm_settings={"size": 1.0})
     with pytest.raises(ValueError, match="'shift' has no 'sise'; did you mean size"):
         train(algorithm=SHIFT, algorithm_settings={"sise": 1.0})

@@ -148,7 +148,7 @@ def prepare(
         robust=chosen.robust,
         constrained=chosen.constrained,
         devices=devices,
-        algorithm_settings=chosen.read_settings(algorithm_settings),
+        algorithm_settings=chosen.read_settings(algorithm_settings, "algorithm_settings"),
     )
     check_environment(env)
     run = TrainingRun(env, chosen, asked, limits, plan, every)
