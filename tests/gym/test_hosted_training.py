@@ -7,11 +7,16 @@ import signal
 from pathlib import Path
 
 import gymnasium
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import holdfast as hf
 from holdfast.gym.hosted import HostedEnvironment
+from holdfast.simulators.nature.tilted import TiltedKernel
+from holdfast.simulators.policy.networks import Critic, Policy
+from holdfast.simulators.training.rollout import Player, Sight, Signal, rollout
 
 QUICK = {"cost_limit": 5.0, "batch_size": 120, "hidden": (8,), "limit_confidence": 0.0}
 ROBUST = {"radius": 0.2, "adversary": {"batch_size": 60, "updates": 1, "hidden": (8,)}}
@@ -22,7 +27,7 @@ def spinning(step):
 
 
 class Failing(gymnasium.Wrapper):
-    """Raises, or dies, at every hundredth step, as long as a file says so."""
+    """Raises, or dies, at every fiftieth step, as long as a file says so."""
 
     def __init__(self, env, flag):
         super().__init__(env)
@@ -30,7 +35,7 @@ class Failing(gymnasium.Wrapper):
 
     def step(self, action):
         self.steps += 1
-        if self.steps % 100 == 0 and self.flag.exists():
+        if self.steps % 50 == 0 and self.flag.exists():
             if self.flag.read_text() == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError("the motor is on fire")
@@ -73,11 +78,15 @@ def trained(env):
 
 
 def test_a_seed_repeats_a_run_and_worker_processes_change_nothing(trained, env, monkeypatch):
-    def fail(*arguments):
-        raise AssertionError("an equal environment was compiled again")
+    step_rows = HostedEnvironment.step_rows
+
+    def checked(self, states, actions, disturbances):
+        # Checking an environment traces one row.
+        assert len(actions) == 1, "an equal environment was compiled again"
+        return step_rows(self, states, actions, disturbances)
 
     with monkeypatch.context() as patch:
-        patch.setattr(HostedEnvironment, "step_rows", fail)
+        patch.setattr(HostedEnvironment, "step_rows", checked)
         again = hf.train(pendulum(workers=2), "rcpo", iterations=2, **QUICK, **ROBUST)
     np.testing.assert_array_equal(parameters(trained), parameters(again))
     assert not children()  # training ends the workers
@@ -114,7 +123,7 @@ def test_a_failure_is_told_whole_and_the_run_goes_on_from_its_checkpoint(
     env = hf.disturb(make, hf.Actions(0.2), spinning, horizon=30, **options)
 
     def train(out):
-        return hf.train(env, "trpo", iterations=4, out=out, **QUICK)
+        return hf.train(env, "trpo", iterations=2, out=out, **QUICK)
 
     whole = train(tmp_path / "whole")
     flag.write_text(how)
@@ -122,7 +131,7 @@ def test_a_failure_is_told_whole_and_the_run_goes_on_from_its_checkpoint(
         train(tmp_path / "broken")
     message = str(caught.value)
     assert re.search(words, message)
-    assert f"the checkpoint of iteration 3 in {tmp_path / 'broken'} stays valid" in message
+    assert f"the checkpoint of iteration 1 in {tmp_path / 'broken'} stays valid" in message
     if how == "raise":
         assert "in step" in message  # the traceback, down to the line
     flag.unlink()
@@ -141,19 +150,24 @@ def test_a_robot_comes_back_from_disk_with_its_physics(tmp_path):
 
 
 def test_nature_can_look_ahead_in_mujoco():
-    """A place is a whole state: candidates are stepped from it, and the episode goes on from one."""
-    env = hf.disturb("Hopper-v5", hf.Force("torso", 50.0), hf.speed_limit(0.5), horizon=10)
-    tilted = {"kernel": "tilted", "candidates": 4, "batch_size": 20, "updates": 1}
-    agent = hf.train(env, "rcpo", iterations=1, radius=0.5, adversary=tilted, **QUICK)
-    assert np.isfinite(parameters(agent)).all()
+    """Candidates are stepped from a saved state, and those with low reward are preferred."""
+    env = hf.disturb("Hopper-v5", hf.Force("torso", 200.0), hf.speed_limit(0.5), horizon=10)
+    key = jax.random.PRNGKey(0)
+    player = Player(
+        env, Policy.create(key, 11, (), env.action_space), Sight(None, None, None, True)
+    )
+    critic = Critic.create(key, env.feature_size + 1, ())
+    myopic = Signal(jnp.asarray(0), jnp.asarray(0.0), jnp.asarray(0.0), True)
 
+    @jax.jit
+    def rewards(radius):
+        kernel = TiltedKernel.create(env, radius, 8)
+        batch = rollout(player, kernel, key, 24, critic=critic, signal=myopic)
+        return batch.signals[..., 0]
 
-def test_without_a_radius_and_a_channel_rcpo_is_pcpo():
-    env = hf.disturb("Pendulum-v1", cost=spinning, horizon=10)
-    agent = hf.train(env, "rcpo", iterations=1, **{**QUICK, "batch_size": 40})
-    assert np.isfinite(parameters(agent)).all()
-    with pytest.raises(ValueError, match="radius: Pendulum-v1 has no disturbance"):
-        hf.stress(agent, radii=[0.1], episodes=2)
+    nominal, worst = (np.asarray(rewards(jnp.asarray(radius))) for radius in (0.0, 1.5))
+    error = nominal.std() / np.sqrt(nominal.size)
+    assert worst.mean() < nominal.mean() - 5 * error
 
 
 def test_an_environment_s_options_are_part_of_its_run(tmp_path):
@@ -165,7 +179,7 @@ def test_an_environment_s_options_are_part_of_its_run(tmp_path):
         train(1.0)
 
 
-def test_discrete_actions_and_dictionaries():
+def test_discrete_actions_and_dictionaries_without_a_channel():
     class Both(gymnasium.ObservationWrapper):
         def __init__(self, env):
             super().__init__(env)
@@ -179,8 +193,10 @@ def test_discrete_actions_and_dictionaries():
     def make():
         return Both(gymnasium.make("CartPole-v1"))
 
-    env = hf.disturb(make, hf.States(0.01), lambda step: float(step.terminated), horizon=30)
+    env = hf.disturb(make, cost=lambda step: float(step.terminated), horizon=30)
     assert env.observation_size == 6
     agent = hf.train(env, "trpo", iterations=1, **QUICK)
     seen, _ = make().reset(seed=0)
     assert agent.predict(seen) in (0, 1)
+    with pytest.raises(ValueError, match="radius: CartPole-v1 has no disturbance"):
+        hf.stress(agent, radii=[0.1], episodes=2)
