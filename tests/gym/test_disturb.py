@@ -493,7 +493,7 @@ def test_what_cannot_be_done_outside_jax_is_refused_before_any_work():
     def asked(env, algorithm="rcpo", **settings):
         return lambda: hf.train(env, algorithm, **{**quick, **settings})
 
-    refused(ValueError, "radius: nothing of Pendulum-v1 can", asked(pendulum(), radius=0.1))
+    refused(ValueError, "radius: Pendulum-v1 has no disturbance", asked(pendulum(), radius=0.1))
     for adversary, words in (
         ({"kernel": "tilted"}, "kernel: a tilted one looks ahead, and Pendulum-v1 cannot"),
         ({"gradient": "pathwise"}, "gradient: Pendulum-v1 runs outside JAX"),

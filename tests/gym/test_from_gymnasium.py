@@ -219,11 +219,11 @@ def test_any_table_keeps_its_values(env, seed):
 @pytest.mark.parametrize(
     ("env", "arguments", "message"),
     [
-        ("Blackjack-v1", {}, "env: Blackjack-v1 has no table of transitions P"),
+        ("Blackjack-v1", {}, "env: Blackjack-v1 has no transition table P"),
         (
             Toy(passed_through()),
             {},
-            "initial: Toy has no initial_state_distrib, so initial= is needed",
+            "initial: Toy has no initial_state_distrib; pass initial=",
         ),
         (Toy(passed_through()), {"initial": [0.5, 0.5]}, "initial: expected shape (3,), got (2,)"),
         ("FrozenLake-v1", {"discount": 1.0}, "discount: expected a number in [0, 1), got 1.0"),
