@@ -94,15 +94,9 @@ def _claims_about(found: Results | DeepResults) -> list[Claim]:
 
 def changed_settings(experiment: Experiment) -> str:
     """Return the differences between an experiment and the paper's, as text."""
-    if isinstance(experiment, TabularExperiment):
-        paper = read_suite("paper")
-        assert isinstance(paper, TabularExperiment)
-        changes = experiment.differences(paper)
-    else:
-        usual = read_suite("point-gather").to_dict()
-        ran = experiment.to_dict()
-        changes = {name: (ran[name], usual[name]) for name in ran if ran[name] != usual[name]}
-    return ", ".join(f"{name} {ran} instead of {usual}" for name, (ran, usual) in changes.items())
+    usual = read_suite("paper" if isinstance(experiment, TabularExperiment) else "point-gather")
+    changes = experiment.differences(usual)
+    return ", ".join(f"{name} {ran} instead of {paper}" for name, (ran, paper) in changes.items())
 
 
 def ends(*, feasible: Sequence[str] = (), infeasible: Sequence[str] = ()) -> Check:

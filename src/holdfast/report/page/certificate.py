@@ -19,11 +19,8 @@ def certificate_card(certificate: Mapping[str, Any], about_set: str) -> Card:
         certificate: content of `certificate.json`.
         about_set: the uncertainty set, as text.
     """
-    verdict = (
-        Cell("Every constraint is proved to hold in the worst case.", "good")
-        if certificate["feasible"]
-        else Cell("Not every constraint holds in the worst case.", "bad")
-    )
+    good = Cell("Every constraint is proved to hold in the worst case.", "good")
+    bad = Cell("Not every constraint holds in the worst case.", "bad")
     rows = [(*_reward_row(certificate["reward"]), Cell(""))]
     rows += [
         (*_constraint_row(each, each["holds"]), Cell(_factor(each["critical_factor"])))
@@ -31,6 +28,7 @@ def certificate_card(certificate: Mapping[str, Any], about_set: str) -> Card:
     ]
     table = PageTable("values", "", (*_HEAD, "breaks at"), rows)
     statements = _statements(certificate, about_set)
+    verdict = good if certificate["feasible"] else bad
     return Card("certificate", "Certificate", verdict, statements, table)
 
 
@@ -41,11 +39,8 @@ def evaluation_card(solution: Mapping[str, Any], about_set: str) -> Card:
         solution: content of `solution.json`.
         about_set: the uncertainty set, as text.
     """
-    verdict = (
-        Cell("The constraints hold in the computed worst case.", "good")
-        if solution["status"] == "feasible"
-        else Cell("The constraints do not hold in the worst case.", "bad")
-    )
+    good = Cell("The constraints hold in the computed worst case.", "good")
+    bad = Cell("The constraints do not hold in the worst case.", "bad")
     statements = [
         f"The worst case is over {about_set}.",
         "The best possible reward and the largest radii were not computed: use `holdfast solve … "
@@ -57,6 +52,7 @@ def evaluation_card(solution: Mapping[str, Any], about_set: str) -> Card:
         for each in solution["constraints"]
     ]
     table = PageTable("values", "", _HEAD, rows)
+    verdict = good if solution["status"] == "feasible" else bad
     return Card("certificate", "Evaluation, not certified", verdict, statements, table)
 
 
@@ -89,11 +85,8 @@ def _statements(certificate: Mapping[str, Any], about_set: str) -> list[str]:
         found.append("No policy satisfies these constraints in the worst case: that is proved.")
     elif not isinstance(bound, str):
         shown = "" if gap is None else f": gap {gap_text(gap)}".replace("< ", "below ")
-        found.append(
-            f"No feasible policy has a worst-case reward above {bound:.6g}{shown}.".replace(
-                " %", "\u00a0%"
-            )
-        )
+        text = f"No feasible policy has a worst-case reward above {bound:.6g}{shown}."
+        found.append(text.replace(" %", "\u00a0%"))
     factor = certificate["critical_factor"]
     if factor is None:
         found.append("A constraint does not hold even under the nominal kernel.")

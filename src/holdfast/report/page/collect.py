@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -113,25 +114,17 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
     for name, read in ((EXPERIMENT, _experiment_sections), (SOLUTION_FILE, _solution_sections)):
         if name in names:
             files = [path for path in folder.rglob("*") if path.is_file()]
-            found.sections += (
-                found.attempt(
-                    folder,
-                    lambda name=name, read=read, files=files: kept.get(
-                        f"{folder}/{name}", files, lambda: read(folder)
-                    ),
-                )
-                or []
-            )
+            make = partial(kept.get, f"{folder}/{name}", files, partial(read, folder))
+            found.sections += found.attempt(folder, make) or []
     path = folder / STRESS
     stress = found.attempt(path, lambda: Stress.load(path)) if STRESS in names else None
     if runs.DESCRIPTION in names:
         training = found.attempt(folder, lambda: read_training(folder, stress))
         if training is not None:
             found.trainings.append(training)
-            files = training.agent_files()
-            found.arenas[str(folder)] = found.attempt(
-                folder, lambda: kept.get(f"{folder}/episodes", files, lambda: _arena(training))
-            )
+            play = partial(_arena, training)
+            keep = partial(kept.get, f"{folder}/episodes", training.agent_files(), play)
+            found.arenas[str(folder)] = found.attempt(folder, keep)
     elif stress is not None:
         found.stresses.append((str(folder), stress))
     for remains, missing in _REMAINS.items():
