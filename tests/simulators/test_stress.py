@@ -125,6 +125,47 @@ def test_the_critical_radius_is_where_the_closed_form_breaks_the_limit(found):
     assert found.critical_radius == critical.radius == pytest.approx(0.1, rel=0.25)
 
 
+def test_noise_of_factor_one_is_the_nominal_row(found):
+    nominal, *others = found.rows
+    same = [row for row in others if (row.kind, row.level) in (("noise", 1.0), ("action noise", 0))]
+    assert len(same) == 2
+    for row in same:
+        assert (row.reward, row.costs) == (nominal.reward, nominal.costs)
+
+
+def test_noise_widens_returns_of_a_linear_system_and_leaves_their_mean(found, linear):
+    (_, once), (_, twice) = found.curve("reward", "noise")
+    assert twice.high - twice.low > 1.3 * (once.high - once.low)
+    nominal = known(linear, "reward", 0).nominal
+    assert twice.mean == pytest.approx(nominal, abs=twice.high - twice.low)
+
+
+def test_several_agents_have_their_own_values_and_a_spread(found):
+    assert found.agents == ("rcpo-0", "rcpo-1")
+    for row in found.rows:
+        for value in (row.reward, *row.costs):
+            means = [each.mean for each in value.agents]
+            assert value.mean == pytest.approx(np.mean(means))
+            assert value.spread == pytest.approx(np.std(means))
+            wide = [each.high - each.low for each in value.agents]
+            assert value.high - value.low == pytest.approx(np.mean(wide) / math.sqrt(2), rel=0.1)
+    alone = found.only("rcpo-1")
+    assert alone.agents == ("rcpo-1",)
+    assert alone.rows[2].reward.mean == found.rows[2].reward.agents[1].mean
+    assert alone.rows[2].reward.spread is None
+
+
+def test_progress_is_told_step_by_step(found, steps):
+    done, total, what = zip(*steps, strict=True)
+    assert list(done) == list(range(len(steps)))
+    assert set(total) == {len(steps)}
+    assert what[0] == "nominal"
+    assert "gaussian-mixture against cost within 0.2" in what
+
+
+# --- other agents
+
+
 def test_a_table_under_tilted_kernels_is_as_bad_as_its_exact_worst_case():
     model = hf.environments.n_chain(nodes=5).replace(discount=0.9)
     env = TableSimulator(model)
@@ -150,24 +191,6 @@ def test_a_table_under_tilted_kernels_is_as_bad_as_its_exact_worst_case():
         assert at_rest.mean == pytest.approx(nominal, abs=error)
         share = (attacked.mean - nominal) / (worst - nominal)
         assert 0.6 - error / abs(worst - nominal) <= share <= 1 + error / abs(worst - nominal)
-
-
-# --- noise and parameters
-
-
-def test_noise_of_factor_one_is_the_nominal_row(found):
-    nominal, *others = found.rows
-    same = [row for row in others if (row.kind, row.level) in (("noise", 1.0), ("action noise", 0))]
-    assert len(same) == 2
-    for row in same:
-        assert (row.reward, row.costs) == (nominal.reward, nominal.costs)
-
-
-def test_noise_widens_returns_of_a_linear_system_and_leaves_their_mean(found, linear):
-    (_, once), (_, twice) = found.curve("reward", "noise")
-    assert twice.high - twice.low > 1.3 * (once.high - once.low)
-    nominal = known(linear, "reward", 0).nominal
-    assert twice.mean == pytest.approx(nominal, abs=twice.high - twice.low)
 
 
 @pytest.fixture(scope="module")
@@ -221,32 +244,6 @@ def test_parameters_change_what_direct_simulation_says_they_change(gatherer):
     assert wide.reward.low > nominal.reward.high
     assert [level for level, _ in found.curve("bombs", "parameter", "speed")] == [0.5, 1.0]
     assert math.isnan(found.critical_radius)
-
-
-# --- agents and intervals
-
-
-def test_several_agents_have_their_own_values_and_a_spread(found):
-    assert found.agents == ("rcpo-0", "rcpo-1")
-    for row in found.rows:
-        for value in (row.reward, *row.costs):
-            means = [each.mean for each in value.agents]
-            assert value.mean == pytest.approx(np.mean(means))
-            assert value.spread == pytest.approx(np.std(means))
-            wide = [each.high - each.low for each in value.agents]
-            assert value.high - value.low == pytest.approx(np.mean(wide) / math.sqrt(2), rel=0.1)
-    alone = found.only("rcpo-1")
-    assert alone.agents == ("rcpo-1",)
-    assert alone.rows[2].reward.mean == found.rows[2].reward.agents[1].mean
-    assert alone.rows[2].reward.spread is None
-
-
-def test_progress_is_told_step_by_step(found, steps):
-    done, total, what = zip(*steps, strict=True)
-    assert list(done) == list(range(len(steps)))
-    assert set(total) == {len(steps)}
-    assert what[0] == "nominal"
-    assert "gaussian-mixture against cost within 0.2" in what
 
 
 # --- refusals

@@ -97,11 +97,11 @@ def stress(
         >>> import holdfast as hf
         >>> model = hf.environments.n_chain(nodes=5)
         >>> agent = hf.train(model, "trpo", limit_on="discounted", iterations=1, batch_size=300)
-        >>> found = hf.stress(
-        ...     agent, radii=[0.1], restarts=1, episodes=200, updates=2, kernels="categorical"
-        ... )
+        >>> found = hf.stress(agent, radii=None, episodes=200)  # without attacks, to be quick
         >>> [row.label for row in found.rows]
-        ['nominal', 'attack on reward, radius 0.1', 'attack on minus utility, radius 0.1']
+        ['nominal']
+        >>> found.rows[0].reward.low < found.rows[0].reward.mean < found.rows[0].reward.high
+        True
     """
     agents = (agent,) if isinstance(agent, Agent) else tuple(agent)
     env = common_environment(agents, environment)

@@ -110,7 +110,7 @@ class Stress:
         >>> import holdfast as hf
         >>> model = hf.environments.n_chain(nodes=5)
         >>> agent = hf.train(model, "trpo", limit_on="discounted", iterations=1, batch_size=300)
-        >>> found = hf.stress(agent, radii=None, episodes=50)
+        >>> found = hf.stress(agent, radii=None, episodes=200)
         >>> [row.label for row in found.rows], found.attacked
         (['nominal'], False)
         >>> hf.Stress.from_dict(found.to_dict()) == found
