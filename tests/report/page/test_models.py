@@ -10,6 +10,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import registry
+from holdfast.experiments.results import ConstraintThreshold
 from holdfast.experiments.store import model_digest
 from holdfast.report.page.certificate import certificate_card, evaluation_card
 from holdfast.report.page.content import (
@@ -266,3 +267,18 @@ def test_a_comparison_on_a_model_that_is_not_at_hand_has_no_kernel():
     section = comparison_section("folder", compared(seeds=1, model="unknown"), "0.1.0")
     assert not any(isinstance(block, HeatMaps) for block in section.blocks)
     assert section.blocks[0].views[0].series[0].low is None
+
+
+def test_several_constraints_have_a_view_of_their_margin_each(fabricate):
+    bounds = (ConstraintThreshold("utility", 2.0, "thrift"), ConstraintThreshold("cost", 1.5))
+    found = fabricate("gambler", seeds=1, bounds=bounds, rcpo=(1.0, [[0.1, 0.2], [-0.3, 0.1]]))
+    _, margins = (
+        block
+        for block in comparison_section("folder", found, "0.1.0").blocks
+        if isinstance(block, Lines)
+    )
+    assert {view.name: view.series[0].y.tolist() for view in margins.views} == {
+        "smallest margin": [0.1, -0.3],
+        "margin of thrift 1": [0.1, -0.3],
+        "margin of cost 2": [0.2, 0.1],
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -161,22 +162,14 @@ def _curves(results: Results) -> list[Block]:
     ]
     blocks: list[Block] = [Lines("reward", "Reward", about, rewards)]
     zero = [Limit(0.0, "margin ≥ 0", "below")]
-    margins = [
-        iterate_chart(results, "smallest margin", lambda run: smallest_margins(run.history), zero)
-    ]
-    if len(results.bounds) > 1:
-        margins += [
-            iterate_chart(
-                results,
-                f"margin of {bound.name or bound.kind} {i + 1}",
-                lambda run, i=i: run.history["margins"][:, i],
-                zero,
-            )
-            for i, bound in enumerate(results.bounds)
-        ]
+    margins: dict[str, Any] = {"smallest margin": lambda run: smallest_margins(run.history)}
+    for i, bound in enumerate(results.bounds if len(results.bounds) > 1 else ()):
+        name = f"margin of {bound.name or bound.kind} {i + 1}"
+        margins[name] = lambda run, i=i: run.history["margins"][:, i]
     if results.bounds:
         about += " A constraint is violated below zero."
-        blocks.append(Lines("margin", "Margin in the worst case", about, margins))
+        views = [iterate_chart(results, name, of, zero) for name, of in margins.items()]
+        blocks.append(Lines("margin", "Margin in the worst case", about, views))
     return blocks
 
 
