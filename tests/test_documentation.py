@@ -98,10 +98,11 @@ def test_shell_commands_on_the_pages_are_accepted(monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_scripts_and_targets_that_are_shown_exist(page):
+def test_files_and_targets_that_are_shown_exist(page):
     text = (ROOT / page).read_text()
-    for script in re.findall(r"((?:benchmarks|docs|examples)/[\w/]+\.(?:py|ipynb))", text):
-        assert (ROOT / script).exists(), script
+    files = re.findall(r"((?:benchmarks|docs|examples|src|tests)/[\w/]+\.(?:py|ipynb))", text)
+    for file in files:
+        assert (ROOT / file).exists() or "NAME" in file, file
     for target in re.findall(r"`make ([\w-]+)`", text):
         assert f"\n{target}:" in (ROOT / "Makefile").read_text(), target
 
