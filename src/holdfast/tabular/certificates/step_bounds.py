@@ -8,7 +8,7 @@ signal, and M the largest ratio of occupancies within the set, are
     V_r(π_{k+1}) − V_r(π_k) ≥ −M·ρ_r·√(κ/2)/(1−γ)²,
     V_c(π_{k+1}) ≥ d − 2M·ρ_c·√(κ/2)/(1−γ)²   if the linearised constraint is met.
 
-The proof is in `docs/theory.md`. The paper's own bounds are computed for comparison.
+The proof is in `docs/explanation/theory.md`. The paper's own bounds are computed for comparison.
 """
 
 from __future__ import annotations
