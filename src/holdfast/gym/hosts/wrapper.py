@@ -106,6 +106,8 @@ class DisturbedEnv(gymnasium.Wrapper):
         self.observation_size = int(self.observation_space.shape[0])
         self.physics = physics_of(env, self.name)
         self._state = _state_access(env)
+        discrete = isinstance(env.action_space, spaces.Discrete)
+        self._first_action = int(env.action_space.start) if discrete else None
         self._rounds = np.issubdtype(env.action_space.dtype, np.integer)
         self._seen: Any = None
         self._factors = b""
@@ -235,8 +237,12 @@ class DisturbedEnv(gymnasium.Wrapper):
             applied[self._bodies, :3] = before
 
     def _result(self, action: Any, found: tuple[Any, ...]) -> StepResult:
-        observation, reward, *cost, terminated, truncated, info = found
-        info = {**info, "cost": cost[0]} if cost else dict(info)
+        if len(found) == 6:
+            observation, reward, cost, terminated, truncated, info = found
+            info = {**info, "cost": cost}
+        else:
+            observation, reward, terminated, truncated, info = found
+            info = dict(info)
         step = Transition(self._seen, action, reward, observation, terminated, info)
         info["costs"] = self.costs.of(step)
         self._seen = self._kept(observation)
@@ -256,9 +262,9 @@ class DisturbedEnv(gymnasium.Wrapper):
         return np.asarray(spaces.flatten(self._inner_observations, observation), np.float32).ravel()
 
     def _action(self, action: ArrayLike) -> Any:
+        if self._first_action is not None:
+            return np.int64(int(action) + self._first_action)  # type: ignore[arg-type]
         space = self._inner_actions
-        if isinstance(space, spaces.Discrete):
-            return np.int64(int(np.asarray(action)) + int(space.start))
         # A copy, since the caller writes the next action into the same array.
         numbers = np.rint(action) if self._rounds else action
         return np.array(numbers, space.dtype).reshape(space.shape)
