@@ -106,8 +106,8 @@ class DisturbedEnv(gymnasium.Wrapper):
         self.observation_size = int(self.observation_space.shape[0])
         self.physics = physics_of(env, self.name)
         self._state = _state_access(env)
-        discrete = isinstance(env.action_space, spaces.Discrete)
-        self._first_action = int(env.action_space.start) if discrete else None
+        space = env.action_space
+        self._first_action = int(space.start) if isinstance(space, spaces.Discrete) else None
         self._rounds = np.issubdtype(env.action_space.dtype, np.integer)
         self._seen: Any = None
         self._factors = b""
