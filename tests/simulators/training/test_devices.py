@@ -23,8 +23,9 @@ from holdfast.environments import TableSimulator
 
 folder = Path(sys.argv[1])
 env = TableSimulator(hf.environments.n_chain(nodes=5), name="chain", horizon=5)
+# Batches of 40 and 32 episodes in 4 minibatches: two devices divide each minibatch.
 settings = dict(radius=0.1, limit_on="discounted", batch_size=200, evaluation_share=1.0, seeds=2,
-                adversary={"batch_size": 160, "updates": 1})
+                critic_minibatches=4, adversary={"batch_size": 160, "updates": 1})
 compiled = []
 def listen(event, seconds, **_):
     if event.endswith("backend_compile_duration"):
