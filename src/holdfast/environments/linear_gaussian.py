@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpy.typing import ArrayLike
 
-from holdfast.environments._fields import (
+from holdfast._support.fields import (
     constant,
     float32,
     horizon_field,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from holdfast.environments._fields import constant, horizon_field, parameter, plain_or_traced
+from holdfast._support.fields import constant, horizon_field, parameter, plain_or_traced
 from holdfast.environments.gathering import (
     APPLES,
     ARENA,

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from holdfast._support.arguments import check_whole_number
-from holdfast.environments._fields import constant
+from holdfast._support.fields import constant
 from holdfast.model import Kernel, RobustCMDP
 from holdfast.registry import ENVIRONMENTS
 from holdfast.simulators.environment import Discrete, Environment, GaussianNoise, Outcomes, Step

@@ -1,4 +1,4 @@
-"""Fields of simulators: keyword arguments that are constants or arrays of the compiled program."""
+"""Fields of Equinox modules: keyword arguments that are constants or arrays of the compiled program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast._support.arguments import check_whole_number
 
 
 def float32(value: Any) -> Float[Array, "..."]:
-    """Return an array in the precision of simulators."""
+    """Return an array in single precision."""
     return jnp.asarray(value, jnp.float32)
 
 
@@ -29,7 +29,7 @@ def constant(default: Any, converter: Callable[[Any], Any] = lambda value: value
 
 
 def horizon_field(default: int) -> Any:
-    """Return the field of the number of steps after which an episode is cut, at least 1."""
+    """Return a constant field for a number of steps, at least 1."""
 
     def checked(value: Any) -> int:
         check_whole_number("horizon", value, least=1)
