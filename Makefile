@@ -25,7 +25,7 @@ test: lint docs
 
 # The randomised checks at full size: hours, not minutes.
 campaign: $(VENV)/tested
-	HOLDFAST_CAMPAIGN=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist worksteal -m campaign
+	HOLDFAST_CAMPAIGN=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist worksteal -m "campaign or long"
 
 lint: $(VENV)/tested
 	$(BIN)/ruff check

@@ -164,7 +164,11 @@ def nominal_values():
     return solve
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if "HOLDFAST_CAMPAIGN" not in os.environ:
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
     # Entries are not written at one stroke: a reader that comes too early compiles for itself.
     mark = pytest.mark.filterwarnings("ignore:Error (reading|writing) persistent compilation cache")
     for item in items:

@@ -1,6 +1,7 @@
 """Deep RCPO where the answer is known: on a table, against tabular RCPO and exact evaluation."""
 
 import numpy as np
+import pytest
 
 import holdfast as hf
 
@@ -32,6 +33,7 @@ def test_ends_where_tabular_rcpo_does():
     assert found.constraints[0].margin >= 0
 
 
+@pytest.mark.long
 def test_an_active_constraint_is_held_in_the_worst_case():
     # Gambler's best unconstrained policies break the constraint, and policies that keep it nominally
     # break it in the worst case: here it binds. It also makes nature turn round, since what was the

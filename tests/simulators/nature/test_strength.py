@@ -76,6 +76,7 @@ GAUSSIAN = {
 }
 
 
+# `test_stress` finds the worst case under tilted kernels.
 CASES = [
     ("gambler", TILTED, 0.9, 1.0),
     ("gambler", CATEGORICAL, 0.9, 1.0),
@@ -84,7 +85,7 @@ CASES = [
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(("name", "settings", "least", "most"), CASES if CAMPAIGN else CASES[:2])
+@pytest.mark.parametrize(("name", "settings", "least", "most"), CASES if CAMPAIGN else CASES[1:2])
 def test_finds_the_worst_case_of_a_table(name, settings, least, most):
     model = hf.environments.MODELS[name]()
     table = np.random.default_rng(0).dirichlet(np.ones(model.actions), model.states)
