@@ -185,10 +185,11 @@ class Costs:
         Raises:
             ValueError: `info` has no such entry, or a cost is not one number.
         """
-        found = np.empty(len(self.sources))
-        for i, (name, source) in enumerate(self.sources.items()):
-            found[i] = self._number(name, self._looked_up(source, transition, rows=False))
-        return found
+        found = {
+            name: self._looked_up(source, transition, rows=False)
+            for name, source in self.sources.items()
+        }
+        return np.array([self._number(name, value) for name, value in found.items()], np.float64)
 
     def of_rows(self, transitions: Transition) -> Float[np.ndarray, "rows costs"]:
         """Return the costs of many steps; each field and each entry of `info` has one row for each step.
@@ -238,13 +239,11 @@ class Costs:
         return float(number.item())
 
     @property
-    def need_observations(self) -> bool:
-        """Whether a cost is a function of the user's, which may read every field of a transition."""
-        return not self.is_rebuildable
-
-    @property
     def is_rebuildable(self) -> bool:
-        """Whether `from_description` can rebuild the costs: none is a function of the user's."""
+        """Whether `from_description` can rebuild the costs: none is a function of the user's.
+
+        Such costs read `info` only. A function may read every field of a transition.
+        """
         return all(isinstance(source, str | SpeedLimit) for source in self.sources.values())
 
     def describe(self) -> dict[str, Any]:
@@ -282,7 +281,6 @@ def _description(source: CostSource) -> dict[str, Any]:
     if isinstance(source, str):
         return {"kind": "info", "key": source}
     if isinstance(source, SpeedLimit):
-        key = list(source.key) if isinstance(source.key, tuple) else source.key
-        return {"kind": "speed_limit", "limit": source.limit, "key": key, "planar": source.planar}
+        return {"kind": "speed_limit", **dataclasses.asdict(source)}
     named = source if hasattr(source, "__qualname__") else type(source)
     return {"kind": "function", "name": f"{named.__module__}.{named.__qualname__}"}

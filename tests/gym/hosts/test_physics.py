@@ -135,7 +135,7 @@ def test_pushes_keep_quaternions_on_their_sphere():
     physics = Physics(model)
     numbers = np.random.default_rng(0).normal(size=2 * model.nv)
     before, place = data.qvel.copy(), data.qpos.copy()
-    physics.push(data, numbers)
+    physics.push(data.qpos, data.qvel, numbers)
     assert np.linalg.norm(data.qpos[3:7]) == pytest.approx(1, abs=1e-12)
     np.testing.assert_allclose(data.qpos[:3], place[:3] + numbers[:3])
     np.testing.assert_allclose(data.qpos[7:], place[7:] + numbers[6 : model.nv])

@@ -164,9 +164,9 @@ def test_features_leave_nothing_out():
 def test_wrong_use_gets_a_sentence():
     with pytest.raises(ValueError, match=r"^robot: expected point or ant, got 'dog'"):
         Circle("dog")
-    with pytest.raises(ValueError, match=r"^target: expected a positive number, got 0"):
+    with pytest.raises(ValueError, match=r"^target: expected a number over 0, got 0"):
         Circle("point", target=0)
-    with pytest.raises(ValueError, match=r"^limit: expected a positive number, got nan"):
+    with pytest.raises(ValueError, match=r"^limit: expected a number over 0, got nan"):
         Circle("point", limit=float("nan"))
     with pytest.raises(ValueError, match=r"^horizon: expected a whole number of at least 1, got 0"):
         Circle("ant", horizon=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -15,13 +15,6 @@ from holdfast.gym.hosts.host import PARAMETERS
 
 if TYPE_CHECKING:
     import mujoco
-
-
-class ScaledArray(NamedTuple):
-    """A view of an array of the model, and a copy of its nominal values."""
-
-    view: np.ndarray
-    nominal: np.ndarray
 
 
 class Physics:
@@ -56,7 +49,8 @@ class Physics:
     ) -> None:
         self.model = model if in_place else copy.copy(model)
         self.name = name
-        self._scaled: dict[str, tuple[ScaledArray, ...]] = {}
+        # For each parameter, views of arrays of the model and copies of their nominal values.
+        self._scaled: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         self._factors: dict[str, float] = {}
         self._scratch: mujoco.MjData | None = None
         # MuJoCo derives the strength of a muscle from it; a heavier load must not make a muscle
@@ -107,8 +101,10 @@ class Physics:
             if name == "mass" and factor == 0:
                 raise ValueError("mass: expected a factor over 0, got 0.0")
             self._factors[name] = factor
-            for array in self._arrays(name):
-                np.multiply(array.nominal, factor, out=array.view)
+            if name not in self._scaled:
+                self._scaled[name] = [(view, view.copy()) for view in _arrays_of(self.model, name)]
+            for view, nominal in self._scaled[name]:
+                np.multiply(nominal, factor, out=view)
             if name == "mass":
                 self._renew_constants(scratch)
 
@@ -116,25 +112,24 @@ class Physics:
         """Set all parameters to their nominal values."""
         self.set_factors(tuple(self._factors), [1.0] * len(self._factors))
 
-    def push(self, data: mujoco.MjData, numbers: Float[np.ndarray, " twice_nv"]) -> None:
-        """Move positions along the axes of the velocities, and add to the velocities.
+    def push(
+        self,
+        qpos: Float[np.ndarray, " nq"],
+        qvel: Float[np.ndarray, " nv"],
+        numbers: Float[np.ndarray, " twice_nv"],
+    ) -> None:
+        """Move positions along the axes of the velocities, and add to the velocities, in place.
 
         Arguments:
-            data: the state to push; quantities derived from the state are not updated.
+            qpos: the positions to push; quantities derived from the state are not updated.
+            qvel: the velocities to push.
             numbers: nv values for the positions, then nv for the velocities.
         """
         import mujoco
 
-        nv = self.model.nv
-        numbers = np.asarray(numbers, np.float64)
-        mujoco.mj_integratePos(self.model, data.qpos, numbers[:nv], 1.0)
-        data.qvel[:] += numbers[nv:]
-
-    def _arrays(self, name: str) -> tuple[ScaledArray, ...]:
-        if name not in self._scaled:
-            arrays = _arrays_of(self.model, name)
-            self._scaled[name] = tuple(ScaledArray(array, array.copy()) for array in arrays)
-        return self._scaled[name]
+        to_position, to_velocity = np.asarray(numbers, np.float64).reshape(2, -1)
+        mujoco.mj_integratePos(self.model, qpos, to_position, 1.0)
+        qvel += to_velocity
 
     def _renew_constants(self, scratch: mujoco.MjData | None) -> None:
         """Recompute the constants of the model; of all parameters only mass enters them."""

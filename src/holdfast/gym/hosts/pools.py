@@ -54,7 +54,7 @@ class PoolHost(abc.ABC):
     place_size = 3
 
     def __init__(self, make: MakeEnv, probe: DisturbedEnv) -> None:
-        self._make, self._layout, self._costs = make, probe.layout, probe.costs
+        self._content = make, probe.layout, probe.costs
         self.name = probe.name
         self.feature_size, self.cost_names = probe.observation_size, probe.costs.names
         self._row_type = probe.row_type
@@ -70,8 +70,6 @@ class PoolHost(abc.ABC):
             HostError: an environment raised an exception, or its worker has exited.
         """
         with self._closed_on_error():
-            if self._table is None:
-                self._open()
             if self._table is None or len(self._table) < len(seeds):
                 self._table = self._allocated(len(seeds))
             self._table["seed"][: len(seeds)] = seeds
@@ -133,12 +131,8 @@ class PoolHost(abc.ABC):
         self._close()
 
     @abc.abstractmethod
-    def _open(self) -> None:
-        """Prepare to step copies."""
-
-    @abc.abstractmethod
     def _allocated(self, rows: int) -> np.ndarray:
-        """Return a table with this number of rows."""
+        """Return a table with this number of rows, and prepare to step copies."""
 
     @abc.abstractmethod
     def _run(self, method: str) -> None:
@@ -146,7 +140,7 @@ class PoolHost(abc.ABC):
 
     @abc.abstractmethod
     def _close(self) -> None:
-        """Close what `_open` opened."""
+        """Close all copies."""
 
 
 class SyncHost(PoolHost):
@@ -166,16 +160,14 @@ class SyncHost(PoolHost):
         >>> host.close()
     """
 
-    _copies: EnvCopies | None = None
-
-    def _open(self) -> None:
-        self._copies = EnvCopies(self._make, self._layout, self._costs)
+    def __init__(self, make: MakeEnv, probe: DisturbedEnv) -> None:
+        super().__init__(make, probe)
+        self._copies = EnvCopies(*self._content)
 
     def _allocated(self, rows: int) -> np.ndarray:
         return np.zeros(rows, self._row_type)
 
     def _run(self, method: str) -> None:
-        assert self._copies is not None
         try:
             getattr(self._copies, method)(self._table, 0, self._rows)
         except Exception as error:
@@ -183,9 +175,7 @@ class SyncHost(PoolHost):
             raise _host_error(self.name, failure) from error
 
     def _close(self) -> None:
-        if self._copies is not None:
-            self._copies.close()
-            self._copies = None
+        self._copies.close()
 
 
 _Process = subprocess.Popen[bytes]
@@ -213,14 +203,26 @@ class AsyncHost(PoolHost):
         """Identifiers of the worker processes."""
         return tuple(process.pid for process in self._processes)
 
-    def _open(self) -> None:
-        content = cloudpickle.dumps((self._make, self._layout, self._costs))
-        self._processes = [_started() for _ in range(self._count)]
+    def _start(self) -> None:
+        # One processor for each worker; libraries with threads of their own would use all of them.
+        single = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+        content = cloudpickle.dumps(self._content)
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, *sys.path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**single, **os.environ},
+            )
+            for _ in range(self._count)
+        ]
         # Also ends the workers when the host is deleted and when the interpreter exits.
         self._end = weakref.finalize(self, _ended, self._processes)
         self._order(dict.fromkeys(range(self._count), ("make", content)))
 
     def _allocated(self, rows: int) -> np.ndarray:
+        if not self._processes:
+            self._start()
         # In memory where the system has a file system for that. The file can be removed as soon as all
         # processes have mapped it; Windows refuses to remove it, and clears it with other temporary
         # files.
@@ -271,17 +273,6 @@ class AsyncHost(PoolHost):
         if self._processes:
             self._end()
             self._processes = []
-
-
-def _started() -> _Process:
-    # One processor for each worker; libraries with threads of their own would use all of them.
-    single = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *sys.path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**single, **os.environ},
-    )
 
 
 def _ended(processes: list[_Process]) -> None:

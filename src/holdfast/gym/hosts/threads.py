@@ -135,7 +135,7 @@ class ThreadHost:
         costs = outcome.costs
         if self.costs is not None:
             seen: tuple[Any, Any] = (None, None)
-            if self.costs.need_observations:
+            if not self.costs.is_rebuildable:
                 seen = task.observe(before, memory), task.observe(now, outcome.memory)
             reward, terminated, info = outcome.reward, outcome.terminated, outcome.info
             steps = Transition(seen[0], actions, reward, seen[1], terminated, info)
@@ -156,11 +156,9 @@ class ThreadHost:
                 self._copies[i].set_factors(layout.parameters, factors[i], self._scratch)
                 self._factors[i] = factors[i]
         if layout.state:
-            nv = self.task.model.nv
-            pushes = commands[:, layout.of_state].astype(np.float64)
-            for row, push in zip(where, pushes, strict=True):
-                mujoco.mj_integratePos(self.task.model, row[self._qpos], push[:nv], 1.0)
-                row[self._qvel] += push[nv:]
+            pushes = commands[:, layout.of_state]
+            for physics, row, push in zip(self._copies, where, pushes, strict=False):
+                physics.push(row[self._qpos], row[self._qvel], push)
         return [copy.model for copy in self._copies[:rows]]
 
     def _state(self, where: np.ndarray) -> RobotState:

@@ -92,8 +92,9 @@ class EnvCopies:
 
     def close(self) -> None:
         """Close all environments."""
-        while self._environments:
-            self._environments.pop().close()
+        environments, self._environments = self._environments, []
+        for env in environments:
+            env.close()
 
 
 # The parent handles interrupts. sys.path comes first, since only the parent may know where this

@@ -223,9 +223,10 @@ class DisturbedEnv(gymnasium.Wrapper):
             return
         import mujoco
 
-        self.physics.push(self._inner.data, numbers)
+        data = self._inner.data
+        self.physics.push(data.qpos, data.qvel, numbers)
         # The environment may read the positions of its bodies before it steps.
-        mujoco.mj_forward(self.physics.model, self._inner.data)
+        mujoco.mj_forward(self.physics.model, data)
 
     def _step_under_force(self, action: Any, forces: np.ndarray) -> tuple[Any, ...]:
         applied = self._inner.data.xfrc_applied
@@ -253,7 +254,7 @@ class DisturbedEnv(gymnasium.Wrapper):
 
         A copy, since the environment may write its next observation into the same array.
         """
-        return copy.deepcopy(observation) if self.costs.need_observations else observation
+        return observation if self.costs.is_rebuildable else copy.deepcopy(observation)
 
     def _flattened(self, observation: Any) -> np.ndarray:
         if isinstance(self._inner_observations, spaces.Box):

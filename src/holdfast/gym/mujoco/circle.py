@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import numbers
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import mujoco
 import numpy as np
 
-from holdfast._support.arguments import check_whole_number
+from holdfast._support.arguments import check_number, check_whole_number
 from holdfast.gym.mujoco import models
 from holdfast.gym.mujoco.task import InitialState, RobotState, RobotTask, Rows, TaskOutcome
 
@@ -25,12 +24,11 @@ class _CircleNumbers(NamedTuple):
     limit: float
     cost_limit: float
     horizon: int
-    frame_skip: int
 
 
 _ROBOTS = {
-    "point": _CircleNumbers(target=5.0, limit=2.5, cost_limit=20.0, horizon=200, frame_skip=5),
-    "ant": _CircleNumbers(target=10.0, limit=3.0, cost_limit=25.0, horizon=500, frame_skip=5),
+    "point": _CircleNumbers(target=5.0, limit=2.5, cost_limit=20.0, horizon=200),
+    "ant": _CircleNumbers(target=10.0, limit=3.0, cost_limit=25.0, horizon=500),
 }
 
 
@@ -76,6 +74,7 @@ class Circle(RobotTask):
     """
 
     cost_names = ("outside",)
+    frame_skip = 5
     discount = 0.995
 
     def __init__(
@@ -91,11 +90,12 @@ class Circle(RobotTask):
         defaults = _ROBOTS[robot]
         self.robot = robot
         self.name = f"{robot}-circle"
-        self.target = _positive("target", defaults.target if target is None else target)
-        self.limit = _positive("limit", defaults.limit if limit is None else limit)
+        self.target = defaults.target if target is None else target
+        self.limit = defaults.limit if limit is None else limit
         self.horizon = defaults.horizon if horizon is None else horizon
+        check_number("target", self.target, above=True)
+        check_number("limit", self.limit, above=True)
         check_whole_number("horizon", self.horizon, least=1)
-        self.frame_skip = defaults.frame_skip
         self.cost_limits = (defaults.cost_limit,)
         self.model = self._spec().compile()
         self.observation_size = 7 if robot == "point" else self.model.nq + self.model.nv
@@ -174,9 +174,3 @@ def has_fallen(now: RobotState) -> np.ndarray:
     height = now.qpos[:, 2]
     finite = np.isfinite(now.qpos).all(axis=1) & np.isfinite(now.qvel).all(axis=1)
     return ~(finite & (height >= _LOWEST) & (height <= _HIGHEST))
-
-
-def _positive(name: str, value: Any) -> float:
-    if not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
-        raise ValueError(f"{name}: expected a positive number, got {value!r}")
-    return float(value)

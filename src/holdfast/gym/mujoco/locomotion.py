@@ -55,11 +55,6 @@ class Locomotion(RobotTask):
             for name in ("state", "z", "angle")
         }
 
-    @property
-    def feature_size(self) -> int:
-        """Length of an observation."""
-        return self.observation_size
-
     def reset(self, generator: np.random.Generator) -> InitialState:
         """Return the robot's initial pose and velocities with noise."""
         noise = self._noise

@@ -6,9 +6,9 @@ joints, and more to look at.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
+import gymnasium
 import mujoco
 import numpy as np
 
@@ -78,10 +78,7 @@ def ant(*, walls: bool = False) -> mujoco.MjSpec:
         >>> model.nq, model.nu
         (15, 8)
     """
-    gymnasium = importlib.util.find_spec("gymnasium")
-    assert gymnasium is not None
-    assert gymnasium.origin is not None
-    file = Path(gymnasium.origin).parent / "envs" / "mujoco" / "assets" / "ant.xml"
+    file = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets" / "ant.xml"
     spec = mujoco.MjSpec.from_file(str(file))
     if walls:
         _add_walls(spec, WALL, is_solid=True)

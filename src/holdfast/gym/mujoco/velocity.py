@@ -7,14 +7,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.mujoco.ant_v5 import AntEnv
-from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
-from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
-from gymnasium.envs.mujoco.swimmer_v5 import SwimmerEnv
-from gymnasium.envs.mujoco.walker2d_v5 import Walker2dEnv
 
 from holdfast.gym.costs import SpeedLimit
 from holdfast.gym.mujoco.drawing import use_egl_without_display
+from holdfast.registry import imported
 
 # Speeds in m/s, published with Safety-Gymnasium.
 LIMITS: dict[str, float] = {
@@ -25,13 +21,8 @@ LIMITS: dict[str, float] = {
     "Walker2d-v5": 2.3415,
 }
 COST_LIMIT = 25.0  # Steps of an episode above the limit; Safety-Gymnasium's.
-ROBOTS: dict[type, str] = {
-    AntEnv: "Ant-v5",
-    HalfCheetahEnv: "HalfCheetah-v5",
-    HopperEnv: "Hopper-v5",
-    SwimmerEnv: "Swimmer-v5",
-    Walker2dEnv: "Walker2d-v5",
-}
+# The ids of Gymnasium's classes.
+ROBOTS: dict[type, str] = {imported(str(gymnasium.spec(name).entry_point)): name for name in LIMITS}
 # Safety-Gymnasium's Ant neither observes contact forces nor pays for them.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "Ant-v5": {"include_cfrc_ext_in_observation": False, "contact_cost_weight": 0.0}
@@ -41,6 +32,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 def velocity_cost(robot: str, limit: float) -> SpeedLimit:
     """Return the cost of a robot: of its speed in the plane for Ant, along x for the others."""
     return SpeedLimit(limit, planar=robot == "Ant-v5")
+
+
+def _of_robot(name: str) -> Any:
+    """Return a property that reads and sets an attribute of the robot."""
+    return property(
+        lambda self: getattr(self.env.unwrapped, name),
+        lambda self, value: setattr(self.env.unwrapped, name, value),
+    )
 
 
 class VelocityLimited(gymnasium.Env):
@@ -76,6 +75,9 @@ class VelocityLimited(gymnasium.Env):
 
     env: gymnasium.Env
     limit: float
+    # The robot draws the random numbers, so this environment uses the robot's generator.
+    _np_random = _of_robot("_np_random")
+    _np_random_seed = _of_robot("_np_random_seed")
 
     def __init__(self, env: gymnasium.Env, limit: float | None = None) -> None:
         robot = ROBOTS.get(type(env.unwrapped))
@@ -115,24 +117,6 @@ class VelocityLimited(gymnasium.Env):
     def close(self) -> None:
         """Release the graphics."""
         self.env.close()
-
-    # The robot draws the random numbers, so this environment uses the robot's generator.
-
-    @property
-    def _np_random(self) -> np.random.Generator | None:
-        return self.env.unwrapped._np_random
-
-    @_np_random.setter
-    def _np_random(self, generator: np.random.Generator | None) -> None:
-        self.env.unwrapped._np_random = generator
-
-    @property
-    def _np_random_seed(self) -> int | None:
-        return self.env.unwrapped._np_random_seed
-
-    @_np_random_seed.setter
-    def _np_random_seed(self, seed: int | None) -> None:
-        self.env.unwrapped._np_random_seed = seed
 
     def __getattr__(self, name: str) -> Any:
         # Not for "env": `copy.copy` asks for attributes before it has set any, which would recurse.
