@@ -15,9 +15,10 @@ from holdfast.cli._shared import FEASIBLE, NOT_FEASIBLE, SetOptions, check_writa
 class CertifyCommand:
     """Prove whether a policy keeps a model's constraints in the worst case, and by how much.
 
-    Worst-case values are bounded from both sides, so the certificate does not depend on how well the
-    worst case was searched. It also bounds the reward of every feasible policy, and says how much
-    larger the radii may become before a constraint breaks.
+    Worst-case values are bounded from both sides, so the certificate is valid even if the search for the
+    worst case stopped early. It also bounds the worst-case reward of every feasible policy, or with
+    --nodes of every feasible stationary policy, and says how much larger the radii may become before a
+    constraint breaks.
 
     Examples:
       holdfast certify gambler runs/gambler
@@ -35,7 +36,7 @@ class CertifyCommand:
     no_bound: bool = False
     """Skip the upper bound on the reward of feasible policies, which takes most of the time."""
     nodes: Annotated[int, arg(metavar="N")] = 0
-    """Largest number of regions that branch and bound examines to tighten the upper bound."""
+    """Largest number of regions of policies that branch and bound examines to tighten the bound."""
     json: bool = False
     """Print the certificate as JSON."""
     out: Annotated[str, arg(metavar="FILE", help_behavior_hint="(default: none)")] = ""

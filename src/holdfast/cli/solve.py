@@ -24,7 +24,7 @@ from holdfast.experiments import SolveSettings
 
 @dataclasses.dataclass(frozen=True)
 class SolveCommand:
-    """Find the best policy that keeps a model's constraints in the worst case.
+    """Search for the policy with the best worst-case reward that keeps a model's constraints.
 
     Prints the solution and writes a folder with policy.npz, model.npz, history.csv (every iterate),
     solution.json and, with --certify, certificate.json. `holdfast certify` reads this folder.

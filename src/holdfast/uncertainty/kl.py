@@ -26,7 +26,7 @@ class KL(FromCounts):
     dual value −(log Σ p·exp(−βy) + radius)/β is a lower bound for every β > 0.
 
     Arguments:
-        radius: a number or an (S, A) array; 0 leaves only the nominal row, inf any row on its support.
+        radius: a number or an (S, A) array; 0 admits only the nominal row, inf any row on its support.
         max_steps: limit on the steps of the search for β. A search that stops early has a larger gap
             between `value` and `lower`; the certificate stays valid.
 

@@ -20,8 +20,9 @@ from holdfast.simulators.training.settings import Plan
 def rcpo(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metrics]:
     """Perform one iteration of RCPO and return the next state with the metrics of the current policy.
 
-    The numbers of lines count the input of Algorithm 1 as line 1. Two things are not in the paper: the
-    recovery step, if no step in the trust region is feasible, and the line search.
+    Line numbers count the input of Algorithm 1 as line 1. Three parts are not in the paper: the recovery
+    step, used if no step in the trust region meets the linearised constraints; the line search; and the
+    inner limits, which `learn` moves such that the measured costs settle below the limits.
     """
     # Lines 3 to 8: the worst-case kernels p_k^r of the reward and p_k^c of every constraint, by (22)
     # and (24).

@@ -17,9 +17,9 @@ from holdfast.tabular.steps.tilted_policy import TiltedPolicies
 def rcpo(run: Run) -> None:
     """Run Algorithm 1: robust policy improvement, then projection.
 
-    The numbers of lines count the input of Algorithm 1 as line 1. Two things are not in the paper: the
-    recovery step, where no policy meets the linearised constraints, and the safeguard, which keeps a
-    feasible policy feasible.
+    Line numbers count the input of Algorithm 1 as line 1. Two steps are not in the paper: the recovery
+    step, used if no policy meets the linearised constraints, and the safeguard, which keeps a feasible
+    policy feasible.
     """
     delta = jnp.asarray(run.options.trust_region)
     for _ in range(run.options.iterations):

@@ -60,9 +60,9 @@ def improve_within(
 ) -> PolicyUpdate:
     """Return CPO's update, equation (8): improvement and constraints in one problem.
 
-    For each weight η of the reward, the best policy under the constraints alone is a projection. Its KL
-    grows with η, so that η is found as in the improvement. If even η = 0 is further than δ from π_k,
-    no policy of the trust region meets the constraints.
+    For each weight η of the reward, the solution without the trust region is a projection. Its KL grows
+    with η, so η is found by root finding, as in `improve`. If the solution at η = 0 is already further
+    than δ from π_k, no policy in the trust region meets the constraints.
 
     Arguments:
         tilts: the tilts of π_k.

@@ -15,12 +15,12 @@ from holdfast.tabular.steps.tilted_policy import PolicyUpdate, TiltedPolicies
 
 @eqx.filter_jit
 def recover(tilts: TiltedPolicies, delta: Float[Array, ""]) -> PolicyUpdate:
-    """Return the policy with the largest smallest violated margin within the trust region.
+    """Return the policy in the trust region that maximises the smallest violated margin.
 
     max over π of min over violated i of the linearised margin, subject to E_{d^r}[KL(π‖π_k)] ≤ δ. The
-    solution tilts along the violated constraints alone. Its multipliers sum to η; for each η their
-    division is a concave problem, and the KL grows with η. The paper has no such step: its projection
-    (16) has no solution there.
+    solution tilts along the violated constraints alone. Let η be the sum of its multipliers. For each η
+    the best multipliers solve a concave problem, and the KL grows with η. The paper has no such step;
+    its projection (16) has no solution here.
 
     Arguments:
         tilts: the tilts of π_k.

@@ -1,12 +1,12 @@
-"""The safeguard: no iterate after the first feasible one is infeasible or loses reward.
+"""The safeguard: every iterate after the first feasible one is feasible and loses no reward.
 
-The projection (16) is onto linearised constraints, so that its policy may miss the true ones. The exact
-margin of a table is cheap, and the safeguard uses it. It tries, in this order:
+The projection (16) is onto linearised constraints, so its policy may violate the true ones. The exact
+margin of a table is cheap to compute. The safeguard uses it to accept, in this order:
 
-1. The proposed step, linearised and projected again until it is feasible.
-2. Steps of equation (8), which use the whole trust region along the constraints, within smaller and
-   smaller trust regions. The worst-case values have kinks where the worst-case kernel changes.
-   Kernels that refuted a step therefore join the linearisation as cuts.
+1. The proposed step. If it is not feasible, it is linearised at the new policy and projected again.
+2. A step of equation (8), which can move along an active constraint, with smaller and smaller trust
+   regions. Worst-case values have kinks where the worst-case kernel changes, so kernels that refuted
+   a step are added to the linearisation as cuts.
 3. The current policy.
 """
 
@@ -79,7 +79,7 @@ def safeguard(
 ) -> AcceptedStep:
     """Return the proposed step, or the step that replaces it.
 
-    With `solve(..., safeguard=None)` the proposed step is returned as it is.
+    With `solve(..., safeguard=None)` the proposed step is returned unchanged.
 
     Arguments:
         run: the run, whose current policy is π_k.
@@ -139,7 +139,7 @@ def _first_trust_region(run: Run) -> float:
 def _project_until_feasible(
     run: Run, evaluate: Evaluate, policy: Array, values: PolicyValues
 ) -> tuple[Array, PolicyValues]:
-    """Return the policy, linearised at itself and projected again until it is feasible."""
+    """Return the policy after repeated projections, each linearised at the policy before it."""
     best = policy, values
     for _ in range(_REPROJECTIONS):
         if run.is_feasible(values):
@@ -159,10 +159,10 @@ def _reward(values: PolicyValues) -> float:
 
 
 class CutBundle(eqx.Module):
-    """The values of a policy with cuts: its values under kernels that refuted a step.
+    """The worst-case values of a policy, and its values under kernels that refuted a step, the cuts.
 
     Under each of these kernels the constraints must hold and the reward must not fall. The number of
-    cuts is fixed, so that one compiled program serves; an empty cut has thresholds of −inf.
+    cuts is fixed, so that all bundles share one compiled program; an empty cut has thresholds of −inf.
 
     Attributes:
         values: signals of the policy, then those of every cut.

@@ -117,7 +117,7 @@ class TiltedPolicies(eqx.Module):
         )
 
     def policy(self, c: Float[Array, " n"]) -> Float[Array, "S A"]:
-        """Return π_c, in which no action that π_k takes has a probability of zero."""
+        """Return π_c, with a positive probability of every action that π_k takes."""
         return keep_support(self._distribution(c), ~jnp.isneginf(self.log_policy))
 
     def moments(self, c: Float[Array, " n"]) -> Moments:
@@ -150,7 +150,7 @@ class TiltedPolicies(eqx.Module):
         return Moments(mean, covariance, jnp.zeros(())), potential
 
     def shift(self, c: Float[Array, " n"]) -> Float[Array, "S A"]:
-        """Return what c adds to the logits of π_k."""
+        """Return Σ_j c_j Φ_j, the change of the logits of π_k."""
         return jnp.einsum("n,nsa->sa", c, self.features)
 
     def spans(self, feature: Float[Array, "S A"]) -> Float[Array, " S"]:
