@@ -32,8 +32,8 @@ class EngineArguments:
             help_behavior_hint="(default: processes for tables, inline for simulators)",
         ),
     ] = ""
-    """Worker processes on this machine, a Ray cluster, or this process. Trainings with several workers
-    use processes."""
+    """Worker processes on this machine, a Ray cluster, or this process. The default for simulators with
+    several workers is processes."""
     workers: Annotated[int, arg(metavar="N", help_behavior_hint="(default: one per processor)")] = 0
     """Number of jobs at the same time."""
     threads: Annotated[int, arg(metavar="N")] = 1
