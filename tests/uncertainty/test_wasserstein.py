@@ -344,7 +344,7 @@ def test_members_are_their_own_projections(data, seed, inside):
 
 
 def test_projection_in_many_dimensions_and_in_blocks(monkeypatch):
-    monkeypatch.setattr("holdfast.uncertainty.wasserstein._BLOCK_ENTRIES", 2 * 21**2)
+    monkeypatch.setattr("holdfast.uncertainty.protocol._BLOCK_ENTRIES", 2 * 21**2)
     rng = np.random.default_rng(0)
     p, z = rng.dirichlet(np.ones(20), 6), rng.dirichlet(np.ones(20), 6)
     ball = Wasserstein(np.array([0.0, 1e-3, 0.05, 0.1, 0.3, 1.0]), metric=plane(rng, 20))

@@ -18,6 +18,7 @@ from holdfast.experiments.statistics import IntervalEstimate
 from holdfast.report import comparison
 from holdfast.report.charts import label_of
 from holdfast.simulators.certificates.intervals import Measured
+from holdfast.tabular.certify import gap_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -293,18 +294,6 @@ def _percent(share: float) -> str:
 
 def _percents(estimate: IntervalEstimate) -> str:
     return f"{100 * estimate.low:.3g} – {100 * estimate.high:.3g} %"
-
-
-def gap_text(gap: float) -> str:
-    """Return an optimality gap in per cent; smaller ones than 1e-6 % say no more than that.
-
-    Example:
-        >>> gap_text(0.0123), gap_text(9.4e-13), gap_text(float("nan"))
-        ('1.2 %', '< 1e-6 %', '')
-    """
-    if math.isnan(gap):
-        return ""
-    return "< 1e-6 %" if abs(gap) < 1e-8 else f"{100 * gap:.2g} %"
 
 
 def simulator_markdown(results: DeepResults) -> str:

@@ -130,7 +130,8 @@ class Certificate:
             lines.append("proved: no policy satisfies these constraints in the worst case")
         elif math.isfinite(self.upper_bound):
             bound = f"no feasible policy has a worst-case reward above {self.upper_bound:.6g}"
-            lines.append(bound + ("" if math.isnan(self.gap) else f" ({gap_text(self.gap)})"))
+            gap = gap_text(self.gap).replace("< ", "below ")
+            lines.append(f"{bound} (gap {gap})" if gap else bound)
         if self.model.constraints and self.feasible:
             lines.append(
                 "the constraints hold for every radius"
@@ -145,14 +146,16 @@ class Certificate:
 
 
 def gap_text(gap: float) -> str:
-    """Return a gap in words.
+    """Return an optimality gap in per cent, or nothing for NaN.
 
     Example:
-        >>> gap_text(0.0123), gap_text(9.4e-13)
-        ('gap 1.2 %', 'gap below 1e-6 %')
+        >>> gap_text(0.0123), gap_text(9.4e-13), gap_text(float("nan"))
+        ('1.2 %', '< 1e-6 %', '')
     """
+    if math.isnan(gap):
+        return ""
     # Below 1e-8 the numerical error of bound and reward decides.
-    return f"gap {100 * gap:.2g} %" if gap >= 1e-8 else "gap below 1e-6 %"
+    return f"{100 * gap:.2g} %" if abs(gap) >= 1e-8 else "< 1e-6 %"
 
 
 def _factor(factor: float) -> str:

@@ -18,6 +18,8 @@ from holdfast.tabular.steps.tilted_policy import TiltedPolicies
 
 STATES, ACTIONS, DISCOUNT = 4, 3, 0.9
 RESIDUAL = 1e-8
+# Constraints are met to this share of the scale: the rounding of logits of 1e9 moves them by 2e-8.
+MET = 1e-7
 CASES = 400 if os.environ.get("HOLDFAST_CAMPAIGN") else 8
 
 
@@ -208,7 +210,7 @@ def assert_inside(instance, policy, delta):
 def assert_met(instance, update):
     assert update.met
     assert_policy(update.policy)
-    assert (instance.margins(update.policy) >= -RESIDUAL * instance.scale).all()
+    assert (instance.margins(update.policy) >= -MET * instance.scale).all()
 
 
 def mean_advantage(logits, occupancy, advantages):

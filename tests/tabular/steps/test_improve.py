@@ -91,6 +91,17 @@ def test_cpo_s_step_equals_a_convex_solver(count):
     assert compared >= 0.5 * CASES
 
 
+def test_rounding_does_not_decide_whether_constraints_are_met():
+    """Rounding a logit of 1e9 moves a row by 1e-7, in a state without occupancy under the reward."""
+    instance = with_room(random_instance(4, 3, vanishing=True, ties=True), 4, 0.1)
+    delta = least_distance(instance) * 1.01 + 0.3
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        noise = 1e-15 * rng.normal(size=instance.advantages.shape)
+        rounded = dataclasses.replace(instance, advantages=instance.advantages * (1 + noise))
+        assert_met(instance, run(improve_within, rounded, delta))
+
+
 @pytest.mark.parametrize(
     ("delta", "slack", "best"),
     [(0.01, 0.0, 1 / 3), (1.0, 0.0, 1 / 3), (1.0, 0.1, 1 / 3 + 0.2), (100.0, 1 / 3, 1.0)],

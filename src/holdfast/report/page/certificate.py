@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.report.page.content import Card, Cell, PageTable
-from holdfast.report.tables import gap_text
+from holdfast.tabular.certify import gap_text
 
 _HEAD = ("", "threshold", "worst case", "nominal", "margin")
 

@@ -34,7 +34,7 @@ from holdfast.report.page.content import (
 )
 from holdfast.report.page.kernels import kernel_blocks
 from holdfast.report.records import read_solved_model
-from holdfast.report.tables import gap_text
+from holdfast.tabular.certify import gap_text
 
 # The kernels of a comparison are shown for a run of this algorithm, if there is one.
 _PREFERRED = "rcpo"

@@ -13,9 +13,10 @@ from jaxtyping import Array, Bool, Float, Int
 from holdfast._support.roots import increasing_root
 from holdfast.tabular.steps.tilted_policy import PolicyUpdate, TiltedPolicies
 
-# Linearised constraints count as met up to this share of their scale, the square root of machine
-# precision: multipliers are solved to 1e-13, but their constraints may be nearly dependent.
-MET = 1e-8
+# Linearised constraints count as met up to this share of their scale. A state that only the kernel of a
+# constraint reaches has logits of up to 1e9. Their rounding moves its row by 1e-7, and the constraint by
+# some 2e-8 of its scale.
+MET = 1e-7
 # Accuracy of the multipliers' gradients, relative to 1 + |needed|: a few hundred rounding errors.
 _ACCURACY = 1e-13
 # The dual is flat within this relative difference, some 50 rounding errors; there the gradient decides.
