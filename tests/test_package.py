@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+from holdfast.verbs import as_model
 
 ROOT = Path(__file__).parents[1]
 
@@ -68,6 +69,17 @@ def test_a_verb_names_itself_when_called_wrongly():
         ValueError, match="model: there is no model or file 'gambller'; did you mean"
     ):
         hf.solve("gambller")
+
+
+def test_an_import_string_may_name_a_model_itself(tmp_path, monkeypatch):
+    code = "import holdfast as hf\n\nCHAIN = hf.environments.n_chain(nodes=5)\n"
+    (tmp_path / "own_models.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = as_model("own_models:CHAIN")
+    assert model.states == 5
+    assert as_model("own_models:CHAIN") is model
+    with pytest.raises(TypeError, match="not callable"):
+        as_model("own_models:CHAIN", nodes=6)
 
 
 def test_the_environments_that_are_public_are_there():

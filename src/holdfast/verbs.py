@@ -34,7 +34,8 @@ def as_model(given: str | PathLike[str] | RobustCMDP, **options: Any) -> RobustC
     """Return a model from its name, from a model file, or unchanged.
 
     Arguments:
-        given: a registered name such as "gambler", the path of a model file, or a model.
+        given: a registered name such as "gambler", the import string of a model or of a function that
+            makes one, the path of a model file, or a model.
         **options: arguments of the function that makes the named model.
 
     Raises:
@@ -52,7 +53,8 @@ def as_model(given: str | PathLike[str] | RobustCMDP, **options: Any) -> RobustC
             f"model: expected a RobustCMDP, a name or a file, got {type(given).__name__}"
         )
     if given in registry.ENVIRONMENTS or (":" in str(given) and not Path(given).exists()):
-        made = registry.ENVIRONMENTS.find(str(given))(**options)
+        found = registry.ENVIRONMENTS.find(str(given))
+        made = found if isinstance(found, RobustCMDP) and not options else found(**options)
         if isinstance(made, RobustCMDP):
             return made
         raise ValueError(f"model: {given!r} is a simulator, not a table; use hf.train")

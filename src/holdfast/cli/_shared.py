@@ -93,19 +93,22 @@ def options_of(command: Any, prefix: str = "--") -> dict[str, str]:
     return found
 
 
+def option(metavar: str, default: str) -> Any:
+    """Return the help of an option whose default is described in words."""
+    return arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
+
+
 @dataclasses.dataclass(frozen=True)
 class SetOptions:
     """Uncertainty set, to replace the model's own."""
 
-    set: Annotated[str, arg(metavar="NAME", help_behavior_hint="(default: the model's own)")] = ""
+    set: Annotated[str, option("NAME", "the model's own")] = ""
     """Kind of set: kl, total-variation, chi-square, contamination, wasserstein, or a registered one."""
-    radius: Annotated[
-        float | None, arg(metavar="R", help_behavior_hint="(default: the model's own)")
-    ] = None
+    radius: Annotated[float | None, option("R", "the model's own")] = None
     """Radius of the set, in the unit of its divergence, for every state and action."""
     within_support: bool = False
     """Keep nature within the successors of the nominal kernel (total-variation, contamination)."""
-    metric: Annotated[str, arg(metavar="FILE", help_behavior_hint="(default: none)")] = ""
+    metric: Annotated[str, option("FILE", "none")] = ""
     """The .npy file with the (S, S) distances between states (wasserstein)."""
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from holdfast.cli._shared import FAILED, check_writable, console, refused
+from holdfast.cli._shared import FAILED, check_writable, console, option, refused
 from holdfast.experiments import DeepExperiment, Experiment, read_description
 
 if TYPE_CHECKING:
@@ -26,19 +26,15 @@ class EngineArguments:
     """Engine that runs the jobs."""
 
     engine: Annotated[
-        str,
-        arg(
-            metavar="processes|ray|inline",
-            help_behavior_hint="(default: processes for tables, inline for simulators)",
-        ),
+        str, option("processes|ray|inline", "processes for tables, inline for simulators")
     ] = ""
     """Worker processes on this machine, a Ray cluster, or this process. The default for simulators with
     several workers is processes."""
-    workers: Annotated[int, arg(metavar="N", help_behavior_hint="(default: one per processor)")] = 0
+    workers: Annotated[int, option("N", "one per processor")] = 0
     """Number of jobs at the same time."""
     threads: Annotated[int, arg(metavar="N")] = 1
     """Threads of each worker; results may depend on it in their last digits. No effect with inline."""
-    address: Annotated[str, arg(metavar="HOST:PORT", help_behavior_hint="(default: none)")] = ""
+    address: Annotated[str, option("HOST:PORT", "none")] = ""
     """Address of a running Ray cluster; HOLDFAST_RAY_TIMEOUT seconds (30) are allowed to connect."""
 
     def resolved(self, experiment: Experiment) -> tuple[str, EngineOptions]:
@@ -94,16 +90,12 @@ class BenchCommand:
 
     experiment: Annotated[Positional[str], arg(metavar="FILE")]
     """TOML file, or an experiment in the package: paper, point-gather, radii, tabular."""
-    seeds: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: as described)")] = (
-        None
-    )
+    seeds: Annotated[int | None, option("N", "as described")] = None
     """Number of runs of every algorithm, with the seeds 0 to N - 1."""
-    iterations: Annotated[
-        int | None, arg(metavar="N", help_behavior_hint="(default: as described)")
-    ] = None
+    iterations: Annotated[int | None, option("N", "as described")] = None
     """Number of policy updates in every run whose algorithm has no number of its own."""
     on: OmitArgPrefixes[EngineArguments] = dataclasses.field(default_factory=EngineArguments)
-    out: Annotated[str, arg(metavar="DIR", help_behavior_hint="(default: runs/bench/NAME)")] = ""
+    out: Annotated[str, option("DIR", "runs/bench/NAME")] = ""
     """Folder for all results, or a URL that fsspec supports."""
 
     def run(self) -> int:

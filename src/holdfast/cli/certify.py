@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from holdfast.cli._shared import FEASIBLE, NOT_FEASIBLE, SetOptions, check_writable, refused
+from holdfast.cli._shared import FEASIBLE, NOT_FEASIBLE, SetOptions, check_writable, option, refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class CertifyCommand:
     """Largest number of regions of policies that branch and bound examines to tighten the bound."""
     json: bool = False
     """Print the certificate as JSON."""
-    out: Annotated[str, arg(metavar="FILE", help_behavior_hint="(default: none)")] = ""
+    out: Annotated[str, option("FILE", "none")] = ""
     """File that also receives the JSON."""
 
     def run(self) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from holdfast._support.arguments import meant
-from holdfast.cli._shared import check_writable, console, refused
+from holdfast.cli._shared import check_writable, console, option, refused
 from holdfast.cli.bench import EngineArguments, changed, perform, tell_failures
 from holdfast.experiments import Experiment, TabularExperiment, read_suite
 
@@ -50,9 +50,7 @@ class ReproduceCommand:
     """Experiments to run: gambler, n-chain, frozen-lake, point-gather."""
     seeds: Annotated[int, arg(metavar="N")] = TabularExperiment.seeds
     """Number of runs of every algorithm, with the seeds 0 to N - 1."""
-    iterations: Annotated[
-        int | None, arg(metavar="N", help_behavior_hint="(default: 200; point-gather: 100)")
-    ] = None
+    iterations: Annotated[int | None, option("N", "200; point-gather: 100")] = None
     """Number of policy updates in every run."""
     on: OmitArgPrefixes[EngineArguments] = dataclasses.field(default_factory=EngineArguments)
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs/reproduce")

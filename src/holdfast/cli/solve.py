@@ -17,6 +17,7 @@ from holdfast.cli._shared import (
     SetOptions,
     check_writable,
     console,
+    option,
     refused,
 )
 from holdfast.experiments import SolveSettings
@@ -43,9 +44,7 @@ class SolveCommand:
     """Model file, folder that solve wrote, name such as gambler, or module:NAME."""
     algorithm: Annotated[str, arg(metavar="NAME")] = "rcpo"
     """One of rcpo, pcpo, cpo, rvi, lp, rpd, rcpg, r3c, cup, crpo, epirc-pgs, rnpg, or module:NAME."""
-    settings: Annotated[
-        tuple[str, ...], arg(metavar="KEY=VALUE ...", help_behavior_hint="(default: its own)")
-    ] = ()
+    settings: Annotated[tuple[str, ...], option("KEY=VALUE ...", "its own")] = ()
     """Hyper-parameters of the algorithm, for rpd for example dual_step=0.05 policy_step=1."""
     iterations: Annotated[int, arg(metavar="N")] = SolveSettings.iterations
     """Number of policy updates."""
@@ -62,9 +61,7 @@ class SolveCommand:
     """Also search from extreme policies, keep the best feasible policy, and certify it."""
     nodes: Annotated[int, arg(metavar="N")] = 0
     """Largest number of regions that branch and bound examines for the certificate."""
-    out: Annotated[
-        str, arg(metavar="DIR", help_behavior_hint="(default: runs/solve/MODEL-ALGORITHM-seed-N)")
-    ] = ""
+    out: Annotated[str, option("DIR", "runs/solve/MODEL-ALGORITHM-seed-N")] = ""
     """Folder for the results."""
 
     def run(self) -> int:

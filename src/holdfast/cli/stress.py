@@ -9,7 +9,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from holdfast.cli._shared import FailedError, check_writable, refused
+from holdfast.cli._shared import FailedError, check_writable, option, refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,31 +32,19 @@ class StressCommand:
 
     agents: Annotated[Positional[Path], arg(metavar="RUN_OR_AGENT")]
     """Folder that train wrote, or the file of one agent."""
-    radii: Annotated[
-        tuple[float, ...], arg(metavar="R ...", help_behavior_hint="(default: 0.05 0.1 0.2 0.4)")
-    ] = ()
+    radii: Annotated[tuple[float, ...], option("R ...", "0.05 0.1 0.2 0.4")] = ()
     """Radii of the attacks, in nats; 0 alone skips them."""
-    noise: Annotated[
-        tuple[float, ...],
-        arg(metavar="X ...", help_behavior_hint="(default: 1 1.5 2 3 if it is Gaussian)"),
-    ] = ()
+    noise: Annotated[tuple[float, ...], option("X ...", "1 1.5 2 3 if it is Gaussian")] = ()
     """Factors on the standard deviation of the disturbance."""
     action_noise: Annotated[
-        tuple[float, ...],
-        arg(metavar="S ...", help_behavior_hint="(default: 0.05 0.1 0.2 if they are vectors)"),
+        tuple[float, ...], option("S ...", "0.05 0.1 0.2 if they are vectors")
     ] = ()
     """Standard deviations of Gaussian noise on the actions."""
-    parameters: Annotated[
-        tuple[str, ...], arg(metavar="NAME=V,V ...", help_behavior_hint="(default: none)")
-    ] = ()
+    parameters: Annotated[tuple[str, ...], option("NAME=V,V ...", "none")] = ()
     """Physical parameters of the simulator, with the values to test."""
-    restarts: Annotated[
-        int | None, arg(metavar="N", help_behavior_hint="(default: 2, or 1 outside JAX)")
-    ] = None
+    restarts: Annotated[int | None, option("N", "2, or 1 outside JAX")] = None
     """Number of adversaries of each kind per radius and signal; the strongest counts."""
-    episodes: Annotated[
-        int | None, arg(metavar="N", help_behavior_hint="(default: 20000, or 100 outside JAX)")
-    ] = None
+    episodes: Annotated[int | None, option("N", "20000, or 100 outside JAX")] = None
     """Number of episodes per measurement and agent."""
     updates: Annotated[int, arg(metavar="N")] = 100
     """Number of batches that a learned adversary trains on."""
@@ -64,10 +52,7 @@ class StressCommand:
     """Seed of all random numbers."""
     json: bool = False
     """Print the result as JSON."""
-    out: Annotated[
-        str,
-        arg(metavar="DIR", help_behavior_hint="(default: the run's folder, or AGENT-stress)"),
-    ] = ""
+    out: Annotated[str, option("DIR", "the run's folder, or AGENT-stress")] = ""
     """Folder for stress.json and stress.png."""
 
     def run(self) -> int:

@@ -17,6 +17,7 @@ from holdfast.cli._shared import (
     FailedError,
     check_writable,
     console,
+    option,
     refused,
 )
 from holdfast.simulators.training.settings import AdversarySettings, Settings
@@ -57,24 +58,17 @@ class TrainCommand:
     """One of rcpo, pcpo, cpo, trpo, or module:NAME."""
     radius: Annotated[float, arg(metavar="R")] = Settings.radius
     """Radius of the KL ball around the nominal distribution of the disturbance at each step, in nats."""
-    cost_limit: Annotated[
-        tuple[float, ...],
-        arg(metavar="C ...", help_behavior_hint="(default: the environment's own)"),
-    ] = ()
+    cost_limit: Annotated[tuple[float, ...], option("C ...", "the environment's own")] = ()
     """Limit of each cost, in the cost's own unit."""
     limit_on: Annotated[str, arg(metavar="episode|discounted")] = Settings.limit_on
     """Limit the total cost of an episode, or the discounted cost of an endless one."""
-    seeds: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: one)")] = None
+    seeds: Annotated[int | None, option("N", "one")] = None
     """Number of policies trained side by side, with the seeds 0 to N - 1."""
     seed: Annotated[int, arg(metavar="N")] = 0
     """Seed of a single policy, without --seeds."""
-    iterations: Annotated[
-        int | None, arg(metavar="N", help_behavior_hint=f"(default: {Settings.iterations})")
-    ] = None
+    iterations: Annotated[int | None, option("N", f"{Settings.iterations}")] = None
     """Number of policy updates."""
-    steps: Annotated[
-        int | None, arg(metavar="N", help_behavior_hint="(default: --iterations decides)")
-    ] = None
+    steps: Annotated[int | None, option("N", "--iterations decides")] = None
     """Number of simulator steps in the batches of policy updates, instead of --iterations."""
     batch_size: Annotated[int, arg(metavar="N")] = Settings.batch_size
     """Number of simulator steps under each kernel for one update."""
@@ -84,33 +78,22 @@ class TrainCommand:
     ] = ()
     """Disturbance of a Gymnasium environment with its scale: "parameters mass=0.3 friction=0.3",
     "actions 0.1", "observations 0.05", "force torso 20"."""
-    cost: Annotated[str, arg(metavar="KEY", help_behavior_hint="(default: cost)")] = ""
+    cost: Annotated[str, option("KEY", "cost")] = ""
     """Key of the cost in the info of a Gymnasium environment."""
-    speed_limit: Annotated[float | None, arg(metavar="V", help_behavior_hint="(default: none)")] = (
-        None
-    )
+    speed_limit: Annotated[float | None, option("V", "none")] = None
     """Speed above which a step of a Gymnasium environment costs 1, in its own unit, as the only cost."""
     trust_region: Annotated[float, arg(metavar="DELTA")] = Settings.trust_region
     """Largest mean KL divergence of one update, in nats."""
     devices: Annotated[int, arg(metavar="N")] = 1
     """Number of devices that share the episodes of every batch."""
-    discount: Annotated[
-        float | None, arg(metavar="G", help_behavior_hint="(default: the environment's own)")
-    ] = Settings.discount
+    discount: Annotated[float | None, option("G", "the environment's own")] = Settings.discount
     """Discount of the reward, and of costs with --limit-on discounted."""
     hidden: Annotated[tuple[int, ...], arg(metavar="N ...")] = Settings.hidden
     """Widths of the hidden layers of the policy and of each critic."""
-    out: Annotated[
-        str,
-        arg(
-            metavar="DIR",
-            help_behavior_hint="(default: runs/train/ENV-ALGORITHM[-radius-R][-seed-N])",
-        ),
-    ] = ""
+    out: Annotated[str, option("DIR", "runs/train/ENV-ALGORITHM[-radius-R][-seed-N]")] = ""
     """Folder for the results."""
     video: Annotated[
-        tuple[str, ...] | None,
-        arg(metavar="FILE ...", help_behavior_hint="(default: none; without a name: episode.mp4)"),
+        tuple[str, ...] | None, option("FILE ...", "none; without a name: episode.mp4")
     ] = None
     """Film one episode of the first policy, with its most likely actions, as .mp4 or .gif: a path, or a
     name in the run's folder."""

@@ -228,6 +228,14 @@ class Results:
         return np.array([result.violates for result in self.runs[algorithm]])
 
 
+def curve_of(
+    rows: Sequence[Mapping[str, Any]], seeds: int, name: str, index: int | None
+) -> Float[np.ndarray, "seeds iterations"]:
+    """Return one measurement of rows that are ordered by iteration and then by seed."""
+    values = [row[name] if index is None else row[name][index] for row in rows]
+    return np.array(values, float).reshape(-1, seeds).T
+
+
 @dataclasses.dataclass(frozen=True)
 class Trained:
     """Measurements of one training run.
@@ -244,12 +252,7 @@ class Trained:
 
     def curve(self, name: str, index: int | None = None) -> np.ndarray:
         """Return one measurement, (seeds, iterations); `index` selects an entry of a list."""
-        curves: dict[int, list[Any]] = {}
-        for row in self.rows:
-            curves.setdefault(row["seed"], []).append(
-                row[name] if index is None else row[name][index]
-            )
-        return np.array([curves[seed] for seed in sorted(curves)])
+        return curve_of(self.rows, self.job.seeds, name, index)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,8 @@ from holdfast.experiments.progress import progress_on
 from holdfast.experiments.simulators import SimulatorPlan
 from holdfast.experiments.tables import TablePlan
 
+_PLANS: dict[str, Any] = {TabularExperiment.kind: TablePlan, DeepExperiment.kind: SimulatorPlan}
+
 
 @dataclasses.dataclass(frozen=True)
 class RunOutcome:
@@ -66,7 +68,7 @@ def run(
         (['n-chain'], [])
     """
     start = engine_named(engine or experiment.default_engine)
-    plan = _plan(experiment, out)
+    plan = _PLANS[experiment.kind](experiment, out)
     plan.write_record()
     failures: list[Failed] = []
     total = len(experiment.search_jobs()) + len(experiment.jobs())
@@ -89,10 +91,3 @@ def run(
                 if told := plan.finished(event):
                     progress.finish(told)
     return RunOutcome(plan.collect(), failures)
-
-
-def _plan(experiment: Experiment, out: Path) -> Any:
-    if isinstance(experiment, DeepExperiment):
-        return SimulatorPlan(experiment, out)
-    assert isinstance(experiment, TabularExperiment)
-    return TablePlan(experiment, out)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from holdfast import __version__
-from holdfast._support.files import write_text
+from holdfast._support.files import write_json
 from holdfast.experiments.description import Experiment, TabularExperiment
 from holdfast.experiments.jobs import Job, SolveSettings, cell_name
 from holdfast.experiments.results import ConstraintThreshold, Result, Results, columns
@@ -128,7 +128,7 @@ def write_record(folder: Path, experiment: Experiment, models: Mapping[str, str]
         "models": models,
         "version": __version__,
     }
-    write_text(folder / RECORD, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_json(folder / RECORD, content)
 
 
 def read_record(folder: Path) -> tuple[Experiment, dict[str, str]]:

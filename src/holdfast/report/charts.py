@@ -118,11 +118,17 @@ class Limit(NamedTuple):
     axis: str = "y"
 
     @classmethod
+    def at_most(cls, name: str, limit: float, axis: str = "y") -> Limit:
+        """Return the line of an upper limit."""
+        return cls(limit, f"{name} ≤ {limit:g}", "above", axis)
+
+    @classmethod
     def of(cls, bound: ConstraintThreshold) -> Limit:
         """Return the threshold line of a constraint."""
-        relation, violated = ("≥", "below") if bound.kind == "utility" else ("≤", "above")
         name = bound.name or bound.kind
-        return cls(bound.threshold, f"{name} {relation} {bound.threshold:g}", violated)
+        if bound.kind == "cost":
+            return cls.at_most(name, bound.threshold)
+        return cls(bound.threshold, f"{name} ≥ {bound.threshold:g}", "below")
 
 
 class Axis(NamedTuple):

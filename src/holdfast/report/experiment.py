@@ -80,7 +80,7 @@ def _learning_charts(
                 over_seeds(label, style, [*shown[label].curve(column, index)], band="deviation")
                 for label, style in styles_of(shown).items()
             ],
-            [Limit(each, f"{signal} ≤ {each:g}", "above") for each in limits],
+            [Limit.at_most(signal, each) for each in limits],
         )
         for signal, (column, index, limits) in columns.items()
     }

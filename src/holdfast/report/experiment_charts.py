@@ -194,7 +194,7 @@ def stress_charts(found: Mapping[str, Stress]) -> dict[str, list[Chart]]:
         for row in each.rows[1:]
     )
     limits = {
-        name: [Limit(limit, f"{name} ≤ {limit:g}", "above")]
+        name: [Limit.at_most(name, limit)]
         for name, limit in zip(first.cost_names, first.limits, strict=True)
     }
     return {

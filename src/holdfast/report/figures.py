@@ -57,10 +57,7 @@ def write_figure(path: Path, results: Results) -> None:
         seeds = max(map(len, results.runs.values()))
         spread = "one seed" if seeds == 1 else f"mean ± 1 standard deviation, {seeds} seeds"
         figure.suptitle(f"{name}{radius}: {spread}", fontsize=11)
-        for panel, chart in zip(axes, charts, strict=True):
-            draw_chart(panel, chart)
-            label_limits(panel, chart)
-        legend_below(figure, {each.name: each for each in charts[0].series})
+        draw_side_by_side(figure, axes, charts)
 
 
 def write_plane(path: Path, results: Results) -> None:
@@ -79,12 +76,9 @@ def write_radii(path: Path, results: Sequence[Results]) -> None:
     """Write `path.png` and `path.svg`: reward and smallest margin against the radius of one model."""
     charts = radius_charts(results)
     with panels(path, (".png", ".svg"), 1, 2, PANEL_INCHES, 0.0, 0.4) as (figure, ((*axes,),)):
-        for panel, chart in zip(axes, charts, strict=True):
-            draw_chart(panel, chart)
+        draw_side_by_side(figure, axes, charts)
         title = f"{results[0].environment}: filled where every seed is feasible"
         axes[0].set_title(title, fontsize=11)
-        label_limits(axes[1], charts[1])
-        legend_below(figure, {each.name: each for each in charts[0].series})
 
 
 _BESIDE = {"frameon": False, "fontsize": 8, "loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
@@ -122,6 +116,14 @@ def panels(
             image = io.BytesIO()
             figure.savefig(image, format=suffix[1:], **options)
             write_bytes(path.with_suffix(suffix), image.getvalue())
+
+
+def draw_side_by_side(figure: Any, axes: Sequence[Any], charts: Sequence[Chart]) -> None:
+    """Draw each chart on its axes, with labels at the limits and one legend below."""
+    for panel, chart in zip(axes, charts, strict=True):
+        draw_chart(panel, chart)
+        label_limits(panel, chart)
+    legend_below(figure, {each.name: each for each in charts[0].series})
 
 
 def draw_chart(axes: Any, chart: Chart) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from holdfast import __version__
+from holdfast.experiments.results import curve_of
 from holdfast.model import RobustCMDP, check_policy
 from holdfast.report.solution import MODEL_FILE, POLICY_FILE, SOLUTION_FILE, read_policy
 from holdfast.simulators.certificates.stress_result import Stress
@@ -253,8 +254,7 @@ class TrainingRecord:
 
     def curve(self, name: str, index: int | None = None) -> Float[np.ndarray, "seeds iterations"]:
         """Return a measurement by seed and iteration."""
-        values = [row[name] if index is None else row[name][index] for row in self.rows]
-        return np.array(values, float).reshape(self.done, len(self.description["seeds"])).T
+        return curve_of(self.rows, len(self.description["seeds"]), name, index)
 
     def agent_files(self) -> list[Path]:
         """Return the files from which episodes are played; empty before the run is finished."""

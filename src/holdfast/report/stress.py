@@ -88,11 +88,8 @@ def plot_learning(path: Path, charts: Sequence[Chart], title: str) -> None:
     panel = (1.2 * _PANEL_INCHES[0], _PANEL_INCHES[1])
     size = (1, len(charts), panel, 0.0, 2 * _LEGEND_INCHES)
     with figures.panels(path, (path.suffix,), *size) as (figure, ((*axes,),)):
-        for axis, chart in zip(axes, charts, strict=True):
-            figures.draw_chart(axis, chart)
-            figures.label_limits(axis, chart)
+        figures.draw_side_by_side(figure, axes, charts)
         figure.suptitle(title, fontsize=11)
-        figures.legend_below(figure, {each.name: each for each in charts[0].series})
 
 
 def _stress_row(

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 # Only wall-clock times differ between identical runs; they have a file of their own.
 _NOT_IN_DATA = ("seconds",)
-_LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "≤": r"$\le$", "–": "--"}
+_LETTERS = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "≤": r"$\le$", "–": "--"}
 # Two control characters mark bold text, since no cell contains them.
-_LATEX |= {"<": "$<$", "\x02": r"\textbf{", "\x03": "}"}
+_LATEX = str.maketrans(_LETTERS | {"<": "$<$", "\x02": r"\textbf{", "\x03": "}"})
 # Columns that a terminal without room leaves out, the least important first.
 _OPTIONAL = ("95 % interval", "interquartile mean", "runs", "infeasible iterates", "beats", "first")
 
@@ -104,7 +104,7 @@ def latex(rows: Sequence[Any], shown: Sequence[Column]) -> str:
     """Return a LaTeX table for the booktabs package; bold as in `markdown`."""
     layout = "".join("l" if column.is_text else "r" for column in shown)
     head, *body = (
-        " & ".join(map(_escaped, line)) + r" \\"
+        " & ".join(cell.translate(_LATEX) for cell in line) + r" \\"
         for line in ([column.heading for column in shown], *_cells(rows, shown, "\x02{}\x03"))
     )
     lines = [rf"\begin{{tabular}}{{{layout}}}", r"\toprule", head, r"\midrule", *body]
@@ -117,10 +117,6 @@ def _cells(rows: Sequence[Any], shown: Sequence[Column], bold: str) -> list[list
         for row in rows
         for cells in [[column.text(row) for column in shown]]
     ]
-
-
-def _escaped(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
 def write_comparison(folder: Path, results: Sequence[Results]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TextIO
 
 from holdfast.report.charts import label_of
 from holdfast.report.records import Standing, TrainingOutcome, standings
@@ -75,20 +77,15 @@ def _table(description: Mapping[str, Any], found: Sequence[Standing], title: str
     return table
 
 
-class TrainingProgress(Protocol):
-    """A context manager that is called with the rows of every few iterations, once they are on disk."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
-
-    def __call__(self, rows: Sequence[Row]) -> None:
-        """Show the rows."""
+Show = Callable[[Sequence[Row]], None]
 
 
-def progress_on(stream: TextIO, description: Mapping[str, Any]) -> TrainingProgress:
-    """Return a live table if the stream is a terminal, and log lines otherwise."""
-    return (_LiveTable if stream.isatty() else _LogLines)(stream, description)
+def progress_on(stream: TextIO, description: Mapping[str, Any]) -> AbstractContextManager[Show]:
+    """Return a context with a function that shows the rows of every few iterations.
+
+    A terminal gets a live table, other streams get log lines.
+    """
+    return (_live_table if stream.isatty() else _log_lines)(stream, description)
 
 
 class _Clock:
@@ -115,109 +112,91 @@ def _duration(seconds: float) -> str:
     return str(datetime.timedelta(seconds=round(seconds)))
 
 
-class _LogLines:
-    def __init__(self, stream: TextIO, description: Mapping[str, Any]) -> None:
-        self._stream, self._description = stream, description
-        iterations = description["settings"]["iterations"]
-        self._clock, self._every = _Clock(iterations), max(1, iterations // _LOG_LINES)
-        self._printed = 0
+@contextlib.contextmanager
+def _log_lines(stream: TextIO, description: Mapping[str, Any]) -> Iterator[Show]:
+    iterations, seeds = description["settings"]["iterations"], len(description["seeds"])
+    every, printed = max(1, iterations // _LOG_LINES), 0
+    clock = _Clock(iterations)
+    say = functools.partial(print, file=stream, flush=True)
 
-    def __enter__(self) -> Self:
-        seeds = len(self._description["seeds"])
-        self._print(
-            f"{headline(self._description)}: {self._clock.iterations} iterations, "
-            f"{seeds} {'seed' if seeds == 1 else 'seeds'}"
-        )
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._clock.done == 0:
-            self._print("all iterations were finished before")
-
-    def __call__(self, rows: Sequence[Row]) -> None:
-        clock, first, done = self._clock, rows[0]["iteration"], rows[-1]["iteration"] + 1
+    def show(rows: Sequence[Row]) -> None:
+        nonlocal printed
+        first, done = rows[0]["iteration"], rows[-1]["iteration"] + 1
         if clock.done == 0 and first > 0:
-            self._print(f"resuming at iteration {first}")
-            self._printed = first
+            say(f"resuming at iteration {first}")
+            printed = first
         clock.tick(done)
-        if done - self._printed >= self._every or done == clock.iterations:
-            self._printed = done
-            width = len(str(clock.iterations))
-            self._print(f"[{done:{width}}/{clock.iterations}] {self._line(rows)}")
+        if done - printed >= every or done == iterations:
+            printed = done
+            texts = filter(None, [*_measurements(description, rows), str(clock)])
+            say(f"[{done:{len(str(iterations))}}/{iterations}] {'; '.join(texts)}")
 
-    def _line(self, rows: Sequence[Row]) -> str:
-        about, done = self._description, rows[-1]["iteration"]
-        found = standings(about, [row for row in rows if row["iteration"] == done])
-        mean = found[-1]
-        seeds = found[:-1] or found
-        worst = [f"reward {mean.reward:.4g}"]
-        for i, (name, limit) in enumerate(limits_of(about)):
-            text = f"{name} {mean.costs[i]:.4g}"
-            if about["constrained"]:
-                within = sum(each.costs[i] <= limit for each in seeds)
-                count = f", {within} of {len(seeds)} seeds within" if len(seeds) > 1 else ""
-                text += f" (margin {limit - mean.costs[i]:+.2g}{count})"
-            worst.append(text)
-        parts = [", ".join(worst)]
-        if about["robust"]:
-            nominal = zip(about["costs"], mean.nominal_costs, strict=True)
-            costs = "".join(f", {name} {cost:.4g}" for name, cost in nominal)
-            parts = [
-                f"worst case: {parts[0]}",
-                f"nominal: reward {mean.nominal_reward:.4g}{costs}",
-            ]
-        return "; ".join(filter(None, [*parts, f"KL {mean.kl:.2g}", str(self._clock)]))
-
-    def _print(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+    count = f"{iterations} iterations, {seeds} {'seed' if seeds == 1 else 'seeds'}"
+    say(f"{headline(description)}: {count}")
+    yield show
+    if clock.done == 0:
+        say("all iterations were finished before")
 
 
-class _LiveTable:
-    def __init__(self, stream: TextIO, description: Mapping[str, Any]) -> None:
-        from rich.console import Console
-        from rich.live import Live
+def _measurements(about: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    """Return the worst case, the nominal case and the KL divergence of the last iteration, as texts."""
+    found = _latest(about, rows)
+    mean, seeds = found[-1], found[:-1] or found
+    worst = [f"reward {mean.reward:.4g}"]
+    for i, (name, limit) in enumerate(limits_of(about)):
+        text = f"{name} {mean.costs[i]:.4g}"
+        if about["constrained"]:
+            within = sum(each.costs[i] <= limit for each in seeds)
+            count = f", {within} of {len(seeds)} seeds within" if len(seeds) > 1 else ""
+            text += f" (margin {limit - mean.costs[i]:+.2g}{count})"
+        worst.append(text)
+    kl = f"KL {mean.kl:.2g}"
+    if not about["robust"]:
+        return [", ".join(worst), kl]
+    nominal = [f"reward {mean.nominal_reward:.4g}"]
+    for name, cost in zip(about["costs"], mean.nominal_costs, strict=True):
+        nominal.append(f"{name} {cost:.4g}")
+    return [f"worst case: {', '.join(worst)}", f"nominal: {', '.join(nominal)}", kl]
 
-        self._description, self._began = description, time.monotonic()
-        self._clock = _Clock(description["settings"]["iterations"])
-        self._found: list[Standing] = []
-        self._live = Live(
-            get_renderable=self._screen, console=Console(file=stream), refresh_per_second=4
-        )
 
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
+def _latest(description: Mapping[str, Any], rows: Sequence[Row]) -> list[Standing]:
+    last = rows[-1]["iteration"]
+    return standings(description, [row for row in rows if row["iteration"] == last])
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # After an error the last table stays; after a whole run the outcome follows.
-        self._live.transient = kind is None
-        self._live.stop()
 
-    def __call__(self, rows: Sequence[Row]) -> None:
-        last = rows[-1]["iteration"]
-        found = standings(self._description, [row for row in rows if row["iteration"] == last])
-        self._found = found if len(found) <= _MOST_SEEDS + 1 else found[-1:]
-        self._clock.tick(last + 1)
+@contextlib.contextmanager
+def _live_table(stream: TextIO, description: Mapping[str, Any]) -> Iterator[Show]:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.spinner import Spinner
+    from rich.table import Table
+    from rich.text import Text
 
-    def _screen(self) -> RenderableType:
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.spinner import Spinner
-        from rich.table import Table
-        from rich.text import Text
+    title, seeds = headline(description), len(description["seeds"])
+    clock, began = _Clock(description["settings"]["iterations"]), time.monotonic()
+    found: list[Standing] = []
 
-        about, clock = self._description, self._clock
-        title = headline(about)
-        if not self._found:
-            waited = _duration(time.monotonic() - self._began)
+    def show(rows: Sequence[Row]) -> None:
+        nonlocal found
+        found = _latest(description, rows)[-1 if seeds > _MOST_SEEDS else 0 :]
+        clock.tick(rows[-1]["iteration"] + 1)
+
+    def screen() -> RenderableType:
+        if not found:
+            waited = _duration(time.monotonic() - began)
             spinner = Spinner("dots", f"compiling the training loop, {waited}")
             return Group(Text(title, "bold"), spinner)
-        if len(about["seeds"]) > _MOST_SEEDS:
-            title += f", {len(about['seeds'])} seeds"
+        many = f", {seeds} seeds" if seeds > _MOST_SEEDS else ""
         line = Table.grid(padding=(0, 1))
         bar = ProgressBar(clock.iterations, clock.done, width=30)
         line.add_row(f" iteration {clock.done}/{clock.iterations}", bar, str(clock))
-        return Group(_table(about, self._found, title), line)
+        return Group(_table(description, found, title + many), line)
+
+    with Live(get_renderable=screen, console=Console(file=stream), refresh_per_second=4) as live:
+        yield show
+        # After an error the last table stays; after a whole run the outcome follows.
+        live.transient = True
 
 
 @contextlib.contextmanager

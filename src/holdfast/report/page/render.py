@@ -88,9 +88,10 @@ def _asset(name: str) -> str:
 
 def _summary(found: Collection, sections: Sequence[Section]) -> str:
     """Return the contents of the page in a paragraph."""
+    kinds = [each.key.split()[0] for each in sections]
     counts = [
-        ("solved model", "solved models", _count(sections, "solution ")),
-        ("comparison of algorithms", "comparisons of algorithms", _count(sections, "experiment ")),
+        ("solved model", "solved models", kinds.count("solution")),
+        ("comparison of algorithms", "comparisons of algorithms", kinds.count("experiment")),
         ("training run", "training runs", len(found.trainings)),
         ("stress test", "stress tests", len(found.stresses)),
     ]
@@ -106,7 +107,3 @@ def _summary(found: Collection, sections: Sequence[Section]) -> str:
         "is the distance of a constraint from its threshold in the worst case; a negative margin is a "
         "violation."
     )
-
-
-def _count(sections: Sequence[Section], kind: str) -> int:
-    return sum(each.key.startswith(kind) for each in sections)

@@ -64,7 +64,12 @@ def training_sections(
         about = run.description
         kind = (about["environment"], about["limits"], about["settings"]["limit_on"])
         groups.setdefault(json.dumps(kind, sort_keys=True), []).append(run)
-    titles = _titles([group[0].description for group in groups.values()])
+    # Simulators with equal names are distinguished by their settings.
+    firsts = [group[0].description for group in groups.values()]
+    titles = _distinguished(
+        [about["environment"]["name"] for about in firsts],
+        [{**about["environment"], "limits": about["limits"]} for about in firsts],
+    )
     sections = []
     for (key, group), title in zip(groups.items(), titles, strict=True):
         shown = [
@@ -73,13 +78,6 @@ def training_sections(
         ]
         sections.append(_section(f"training {key}", title, shown))
     return sections
-
-
-def _titles(descriptions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the simulators, with the settings that distinguish equal names."""
-    names = [about["environment"]["name"] for about in descriptions]
-    settings = [{**about["environment"], "limits": about["limits"]} for about in descriptions]
-    return _distinguished(names, settings)
 
 
 def _labels(group: Sequence[TrainingRecord]) -> list[str]:
@@ -177,13 +175,9 @@ def _learning(shown: Sequence[ShownRun]) -> list[Block]:
         Lines("reward", "Reward of an episode", about, views("reward", "reward", None, []))
     ]
     for i, (name, limit) in enumerate(costs):
-        charts = views(name, "costs", i, [_limit(name, limit)])
+        charts = views(name, "costs", i, [Limit.at_most(name, limit)])
         blocks.append(Lines(f"cost-{i}", f"Cost of an episode: {name}", about, charts))
     return blocks
-
-
-def _limit(name: str, limit: float, axis: str = "y") -> Limit:
-    return Limit(limit, f"{name} ≤ {limit:g}", "above", axis)
 
 
 def _series(shown: ShownRun, column: str, error: str | None, index: int | None) -> Series:
@@ -217,7 +211,7 @@ def _against_cost(shown: Sequence[ShownRun]) -> list[Block]:
             ]
             trace = Trace(run.curve("costs", i).mean(0), run.curve("reward").mean(0))
             clouds.append(Cloud(label, *style, points, [trace]))
-        plane = Plane(cost, "reward", clouds, [_limit(cost, limit, "x")])
+        plane = Plane(cost, "reward", clouds, [Limit.at_most(cost, limit, "x")])
         blocks.append(Scatter(f"against-{i}", f"Reward against {cost}", about, plane))
     return blocks
 
@@ -259,7 +253,7 @@ def stress_section(folder: str, found: Stress) -> Section:
     """Return the section of a stress result in a folder of its own."""
     name = ", ".join(found.agents)
     limits = zip(found.cost_names, found.limits, strict=True)
-    facts = [Cell(_limit(cost, limit).label) for cost, limit in limits]
+    facts = [Cell(Limit.at_most(cost, limit).label) for cost, limit in limits]
     facts.append(Cell(f"critical radius {critical_text(found)}"))
     title = f"{found.environment['name']}, stress of {name}"
     return Section(f"stress {folder}", title, [folder], facts, stress_blocks({name: found}))
