@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast._support.files import write_text
-from holdfast.report.page.collect import collect
+from holdfast.report.page.collect import Collection, collect
 from holdfast.report.page.content import MOST_POINTS, Skipped
 from holdfast.report.page.render import page_data, render
 
@@ -52,12 +52,17 @@ def write_page(
         reasons = [f"{each.path}: {each.reason}" for each in found.skipped]
         names = ", ".join(str(path) for path in paths)
         raise ValueError("; ".join([f"{names}: no run to show", *reasons]))
+    write_text(out, _small_enough(found))
+    return tuple(found.skipped)
+
+
+def _small_enough(found: Collection) -> str:
+    """Return the page, with fewer points per curve if it would be too large."""
     for most in _MOST_POINTS:
         text = render(page_data(found, most=most))
         size = len(text.encode())
         if size < MOST_BYTES:
-            write_text(out, text)
-            return tuple(found.skipped)
+            return text
     raise ValueError(
         f"RUNS: the page would have {size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:g}; name fewer"
     )
