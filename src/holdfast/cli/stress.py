@@ -72,23 +72,11 @@ class StressCommand:
         use_compilation_cache()
         with refused():
             agents = [hf.load(file) for file in (agent_files(given) if given.is_dir() else [given])]
-        given_tests = {
-            name: getattr(self, name)
-            for name in ("radii", "noise", "action_noise")
-            if getattr(self, name)
-        }
+        names = ("radii", "noise", "action_noise", "restarts", "episodes", "updates", "seed")
+        options = {name: getattr(self, name) for name in names if getattr(self, name) != ()}
         try:
             with refused(), tests_on(sys.stderr) as progress:
-                found = hf.stress(
-                    agents,
-                    parameters=parameters,
-                    restarts=self.restarts,
-                    episodes=self.episodes,
-                    updates=self.updates,
-                    seed=self.seed,
-                    callback=progress,
-                    **given_tests,
-                )
+                found = hf.stress(agents, parameters=parameters, callback=progress, **options)
         except (FloatingPointError, TrainingError) as error:
             raise FailedError(str(error)) from error
         found.save(out / "stress.json")

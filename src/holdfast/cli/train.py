@@ -115,20 +115,13 @@ class TrainCommand:
         from holdfast.simulators.train import TrainingError, prepare
 
         use_compilation_cache()
-        shared = {field.name for field in dataclasses.fields(Settings)}
-        settings = {k: v for k, v in vars(self).items() if k in shared}
+        accepted = {field.name for field in dataclasses.fields(Settings)}
+        accepted |= {"seeds", "seed", "steps", "devices"}
+        settings = {k: v for k, v in vars(self).items() if k in accepted}
         if self.iterations is None:
             del settings["iterations"]
         with refused():
-            run = prepare(
-                self._simulator(),
-                self.algorithm,
-                seeds=self.seeds,
-                seed=self.seed,
-                steps=self.steps,
-                devices=self.devices,
-                **settings,
-            )
+            run = prepare(self._simulator(), self.algorithm, **settings)
             if videos:
                 from holdfast.report.video import check_picture
 

@@ -17,15 +17,14 @@ class JobProgress:
 
     Arguments:
         stream: where lines are printed.
-        bar: the bar of a terminal; None prints lines.
+        bar: the bar of a terminal; if it is disabled, lines are printed.
         jobs: number of all jobs.
     """
 
-    def __init__(self, stream: TextIO, bar: Progress | None, jobs: int) -> None:
+    def __init__(self, stream: TextIO, bar: Progress, jobs: int) -> None:
         self._stream, self._bar, self._jobs, self._done = stream, bar, jobs, 0
         self._running: list[str] = []
-        if bar is not None:
-            bar.add_task("", total=jobs, running="")
+        bar.add_task("", total=jobs, running="")
 
     def keep(self, jobs: int) -> None:
         """Report jobs that an earlier run finished."""
@@ -50,16 +49,15 @@ class JobProgress:
         """Report finished jobs with a sentence about them."""
         self._done += jobs
         self._update()
-        if self._bar is None:
+        if self._bar.disable:
             self._print(told)
 
     def _update(self) -> None:
-        if self._bar is not None:
-            running = ", ".join(self._running)
-            self._bar.update(self._bar.task_ids[0], completed=self._done, running=running)
+        running = ", ".join(self._running)
+        self._bar.update(self._bar.task_ids[0], completed=self._done, running=running)
 
     def _print(self, text: str) -> None:
-        if self._bar is not None:
+        if not self._bar.disable:
             self._bar.console.print(text, markup=False)
             return
         width = len(str(self._jobs))
@@ -69,9 +67,6 @@ class JobProgress:
 @contextlib.contextmanager
 def progress_on(stream: TextIO, jobs: int) -> Iterator[JobProgress]:
     """Yield the progress of an experiment: a bar on a terminal, lines on other streams."""
-    if not stream.isatty():
-        yield JobProgress(stream, None, jobs)
-        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -83,6 +78,7 @@ def progress_on(stream: TextIO, jobs: int) -> Iterator[JobProgress]:
         TextColumn("{task.fields[running]}"),
         console=Console(file=stream),
         transient=True,
+        disable=not stream.isatty(),
     ) as bar:
         yield JobProgress(stream, bar, jobs)
 

@@ -38,13 +38,6 @@ def interquartile_mean(values: Float[np.ndarray, "... runs"]) -> Float[np.ndarra
     return scipy.stats.trim_mean(values, 0.25, axis=-1)
 
 
-def pooled_interquartile_mean(
-    groups: Sequence[Float[np.ndarray, "... runs"]],
-) -> Float[np.ndarray, "..."]:
-    """Return the interquartile mean of the runs of all groups."""
-    return interquartile_mean(np.concatenate(groups, axis=-1))
-
-
 def probability_of_improvement(
     mine: Float[np.ndarray, "... n"], theirs: Float[np.ndarray, "... m"]
 ) -> Float[np.ndarray, "..."]:

@@ -130,7 +130,8 @@ def draw_chart(axes: Any, chart: Chart) -> None:
     """Draw the series and limits of a chart on matplotlib axes; every limit is within the axes."""
     # RCPO is drawn last, on top of the others.
     for series in sorted(chart.series, key=lambda each: each.colour == STYLES["rcpo"].colour):
-        _draw_series(axes, series, marked=_is_marked(series, chart))
+        is_spaced = len(chart.x.ticks) > 0 or len(series.hollow) > 0
+        _draw_series(axes, series, marked=is_spaced and len(series.x) <= _FEW_POINTS)
     axis = chart.x
     if axis.scale == "sqrt":
         axes.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
@@ -144,10 +145,6 @@ def draw_chart(axes: Any, chart: Chart) -> None:
     set_heights(axes, low, high)
     for limit in chart.limits:
         draw_limit(axes, limit)
-
-
-def _is_marked(series: Series, chart: Chart) -> bool:
-    return len(series.x) <= _FEW_POINTS and (len(chart.x.ticks) > 0 or len(series.hollow) > 0)
 
 
 def _draw_series(axes: Any, series: Series, *, marked: bool) -> None:

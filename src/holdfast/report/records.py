@@ -65,7 +65,6 @@ class SolvedModel:
     """A folder that `holdfast solve` wrote.
 
     Attributes:
-        folder: the folder.
         solution: content of `solution.json`.
         model: the solved model.
         policy: (S, A), the last iterate.
@@ -73,7 +72,6 @@ class SolvedModel:
         certificate: content of `certificate.json`, or None.
     """
 
-    folder: Path
     solution: Mapping[str, Any]
     model: RobustCMDP
     policy: Float[np.ndarray, "S A"]
@@ -93,7 +91,6 @@ def read_solved_model(folder: Path) -> SolvedModel:
     policy = read_policy(folder / POLICY_FILE)
     certificate = folder / "certificate.json"
     return SolvedModel(
-        folder,
         solution,
         model,
         check_policy(POLICY_FILE, policy, model.states, model.actions),

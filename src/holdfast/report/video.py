@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -234,12 +235,9 @@ def pictured(environment: Environment) -> gymnasium.Env:
 def check_picture(environment: Environment) -> None:
     """Raise a ValueError if a simulator cannot be drawn on this machine; draws one picture."""
     try:
-        env = pictured(environment)
-        try:
+        with contextlib.closing(pictured(environment)) as env:
             env.reset(seed=0)
             picture: Any = env.render()
-        finally:
-            env.close()
     except ValueError:
         raise
     # A graphics library without a device can raise nearly any error.

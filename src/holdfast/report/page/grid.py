@@ -10,7 +10,6 @@ from jaxtyping import Bool, Float, Int
 
 from holdfast.environments.grid import MOVES, neighbours
 from holdfast.model import Kernel, RobustCMDP
-from holdfast.model.kernel import dense_kernel
 from holdfast.report.page.content import Grid, Pushes, Walk
 
 _EPISODES, _MOST_STEPS = 3, 60
@@ -32,7 +31,11 @@ def under_policy(
         >>> under_policy(lists, np.ones((2, 1))).tolist()
         [[0.25, 0.75], [0.0, 1.0]]
     """
-    return np.einsum("sa,sat->st", policy, dense_kernel(kernel))
+    return np.einsum("sa,sat->st", policy, _dense(kernel))
+
+
+def _dense(kernel: np.ndarray | Kernel) -> Float[np.ndarray, "S A S"]:
+    return kernel.dense() if isinstance(kernel, Kernel) else kernel
 
 
 class Map(NamedTuple):
@@ -67,7 +70,7 @@ def map_of(model: RobustCMDP) -> Map | None:
     """
     if model.actions != 4 or not 4 <= model.states <= _MOST_CELLS:
         return None
-    reached = dense_kernel(model.transitions) > 0
+    reached = _dense(model.transitions) > 0
     states = np.arange(model.states)
     absorbing = reached[states, :, states].all(1) & (reached.sum(2) == 1).all(1)
     for rows in range(2, model.states // 2 + 1):
