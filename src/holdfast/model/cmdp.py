@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from holdfast._support.arguments import first_place, numbers_of
+from holdfast._support.files import write_bytes
 from holdfast.model.checks import check_distributions, finite_number, frozen
 from holdfast.model.constraints import Constraint
 from holdfast.model.kernel import Kernel, dense_kernel
@@ -85,12 +86,18 @@ class RobustCMDP:
     @property
     def states(self) -> int:
         """Number of states."""
-        return self._layout[0]
+        return self.nominal.shape[0]
 
     @property
     def actions(self) -> int:
         """Number of actions."""
-        return self._layout[1]
+        return self.nominal.shape[1]
+
+    @property
+    def nominal(self) -> Float[np.ndarray, "S A K"]:
+        """The nominal probabilities, in the layout of the user's kernel."""
+        kernel = self.transitions
+        return kernel.probabilities if isinstance(kernel, Kernel) else kernel
 
     def replace(self, **changes: Any) -> RobustCMDP:
         """Return the model with some arguments changed; all checks run again.
@@ -114,9 +121,9 @@ class RobustCMDP:
             ...     hf.RobustCMDP.load(path).states
             5
         """
-        from holdfast.model.npz import save_model
+        from holdfast.model.npz import model_to_bytes
 
-        save_model(self, path)
+        write_bytes(path, model_to_bytes(self))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> RobustCMDP:
@@ -140,17 +147,13 @@ class RobustCMDP:
             f"discount={self.discount:g})"
         )
 
-    @property
-    def _layout(self) -> tuple[int, int, int]:
-        kernel = self.transitions
-        return kernel.probabilities.shape if isinstance(kernel, Kernel) else kernel.shape
-
     def _signal(self, name: str, signal: Any) -> Float[np.ndarray, "..."]:
         signal = numbers_of(name, signal)
-        if signal.shape not in (self._layout[:2], self._layout):
+        shape = self.nominal.shape
+        if signal.shape not in (shape[:2], shape):
             raise ValueError(
-                f"{name}: expected shape {self._layout[:2]}, or {self._layout} where it depends on "
-                f"the next state, got {signal.shape}"
+                f"{name}: expected shape {shape[:2]}, or {shape} where it depends on the next "
+                f"state, got {signal.shape}"
             )
         if not np.isfinite(signal).all():
             index, where = first_place(~np.isfinite(signal))
@@ -175,9 +178,8 @@ class RobustCMDP:
         return check_distributions("initial", initial)
 
     def _check_set(self, uncertainty: UncertaintySet) -> None:
-        kernel = self.transitions
-        uncertainty.check_fits(kernel.probabilities if isinstance(kernel, Kernel) else kernel)
-        if uncertainty.fits_lists or not isinstance(kernel, Kernel):
+        uncertainty.check_fits(self.nominal)
+        if uncertainty.fits_lists or not isinstance(self.transitions, Kernel):
             return
         signals = {"reward": self.reward}
         signals |= {f"constraints[{i}]": c.signal for i, c in enumerate(self.constraints)}

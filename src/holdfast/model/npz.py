@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from holdfast._support.files import write_bytes
 from holdfast.model.cmdp import RobustCMDP
 from holdfast.model.constraints import Constraint
 from holdfast.model.kernel import Kernel
@@ -68,13 +67,8 @@ def model_from_bytes(data: bytes, name: str = "model") -> RobustCMDP:
         raise ValueError(f"{name}: not a Holdfast model: {reason}") from error
 
 
-def save_model(model: RobustCMDP, path: str | os.PathLike[str]) -> None:
-    """Write a model to a file. The file appears only when it is complete."""
-    write_bytes(path, model_to_bytes(model))
-
-
 def load_model(path: str | os.PathLike[str]) -> RobustCMDP:
-    """Return the model in a file that `save_model` wrote; the checks of `RobustCMDP` apply."""
+    """Return the model in a file that `RobustCMDP.save` wrote; the checks of `RobustCMDP` apply."""
     if not Path(path).exists():
         raise FileNotFoundError(f"{path}: no such file")
     try:

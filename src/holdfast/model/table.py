@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -100,11 +100,6 @@ class TableLayout:
         array = np.asarray(array)[: self.model.states]
         return array[:, : self.model.actions] if array.ndim > 1 else array
 
-    @property
-    def model_shape(self) -> tuple[int, int, int]:
-        """Shape of the user's own kernel."""
-        return _kernel_shape(self.model)
-
     def rows(self, array: np.ndarray) -> np.ndarray:
         """Return an array of the user's kernel layout, with any further axes, in the table's layout."""
         table_shape = self.table.probabilities.shape
@@ -129,11 +124,6 @@ class TableLayout:
         if self.place is None:  # the set may reach any state, so the lists contain all of them
             return Kernel(np.broadcast_to(np.arange(states), rows.shape), rows)
         return Kernel(self.model.transitions.successors, rows)
-
-
-def _kernel_shape(model: RobustCMDP) -> tuple[int, int, int]:
-    kernel = model.transitions
-    return kernel.probabilities.shape if isinstance(kernel, Kernel) else kernel.shape
 
 
 def layout_of(model: RobustCMDP) -> TableLayout:
@@ -181,9 +171,7 @@ def _padded_actions(actions: int, padded: int) -> Int[np.ndarray, " padded_A"]:
 
 @float64
 def _lay_out(model: RobustCMDP, *, padded: bool = True) -> TableLayout:
-    uncertainty = model.uncertainty
-    if uncertainty is None:
-        raise AssertionError("a checked model has an uncertainty set")
+    uncertainty = cast(UncertaintySet, model.uncertainty)
     successors, probabilities, place, share = _rows(model)
     states, actions, width = probabilities.shape
     dense = successors is None
@@ -211,7 +199,7 @@ def _lay_out(model: RobustCMDP, *, padded: bool = True) -> TableLayout:
 
     def entries(array: np.ndarray) -> np.ndarray:
         if array.ndim == 0:
-            array = np.broadcast_to(array, _kernel_shape(model))
+            array = np.broadcast_to(array, model.nominal.shape)
         laid_out = np.zeros(shape)
         laid_out[:states, :, :width] = _in_rows(place, array, width)[:, copies]
         return laid_out
@@ -240,9 +228,7 @@ def _lay_out(model: RobustCMDP, *, padded: bool = True) -> TableLayout:
 
 def _rows(model: RobustCMDP) -> tuple[Any, np.ndarray, Any, Any]:
     """Return successors (None if dense), probabilities, and place and share of the user's entries."""
-    kernel, uncertainty = model.transitions, model.uncertainty
-    if uncertainty is None:
-        raise AssertionError("a checked model has an uncertainty set")
+    kernel, uncertainty = model.transitions, cast(UncertaintySet, model.uncertainty)
     if not uncertainty.fits_lists:
         return None, kernel.dense() if isinstance(kernel, Kernel) else kernel, None, None
     if isinstance(kernel, Kernel):

@@ -164,13 +164,11 @@ def layout_features(layout: TableLayout, method: WorstCase) -> WorstCase:
     if not isinstance(method, Tilted) or method.features is None:
         return method
     features = np.asarray(method.features, np.float64)
-    expected: tuple[int, ...] = (layout.model.states,)
-    if features.ndim == 4:
-        expected = layout.model_shape
-    if features.ndim not in (2, 4) or features.shape[:-1] != expected:
+    shape = layout.model.nominal.shape
+    if features.shape[:-1] not in (shape[:1], shape):
         raise ValueError(
-            f"features: expected shape ({layout.model.states}, m), or {layout.model_shape} and a "
-            f"last axis m, got {features.shape}"
+            f"features: expected shape ({layout.model.states}, m), or {shape} and a last axis m, "
+            f"got {features.shape}"
         )
     if features.ndim == 4:
         features = layout.rows(features)
