@@ -80,9 +80,10 @@ def as_simulator(given: Any, **options: Any) -> Environment:
         >>> as_simulator("point-gather", horizon=20).horizon
         20
     """
+    import gymnasium
+
     from holdfast.environments.table_simulator import TableSimulator, named_simulator
     from holdfast.gym.disturb import disturb, is_gymnasium
-    from holdfast.gym.making import gymnasium_ids
     from holdfast.simulators.environment import Environment
 
     if isinstance(given, str) and (given in registry.ENVIRONMENTS or "." in given.split(":")[0]):
@@ -101,7 +102,7 @@ def as_simulator(given: Any, **options: Any) -> Environment:
             "environment: expected a name, a RobustCMDP, an Environment or a Gymnasium environment, "
             f"got {type(given).__name__}"
         )
-    suggestion = meant(given, [*registry.ENVIRONMENTS, *gymnasium_ids()], most=20)
+    suggestion = meant(given, [*registry.ENVIRONMENTS, *gymnasium.registry], most=20)
     raise ValueError(f"environment: there is no {given!r}{suggestion}")
 
 

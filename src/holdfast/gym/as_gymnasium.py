@@ -22,7 +22,7 @@ from holdfast.environments.gathering import ARENA
 from holdfast.environments.point_gather import PointGather
 from holdfast.environments.table_simulator import SIMULATORS
 from holdfast.gym.costs import cost_info
-from holdfast.gym.making import check_render_mode
+from holdfast.gym.making import check_render_mode, found_by_name
 from holdfast.model import Kernel, RobustCMDP
 from holdfast.simulators.environment import Box, Environment, GaussianNoise
 
@@ -64,12 +64,9 @@ class TableEnv(gymnasium.Env):
     def __init__(
         self, model: RobustCMDP | str = "gambler", render_mode: RenderMode | None = None
     ) -> None:
-        if isinstance(model, str):
-            if model not in MODELS:
-                raise ValueError(f"model: expected one of {', '.join(MODELS)}, got {model!r}")
-            model = MODELS[model]()
         check_render_mode(render_mode, self.metadata)
-        self.model = model
+        self.model: RobustCMDP = found_by_name("model", model, MODELS)
+        model = self.model
         self.render_mode = render_mode
         self.observation_space = spaces.Discrete(model.states)
         self.action_space = spaces.Discrete(model.actions)
@@ -151,13 +148,9 @@ class SimulatorEnv(gymnasium.Env):
     def __init__(
         self, simulator: Environment | str = "point-gather", render_mode: str | None = None
     ) -> None:
-        if isinstance(simulator, str):
-            if simulator not in SIMULATORS:
-                known = ", ".join(SIMULATORS)
-                raise ValueError(f"simulator: expected one of {known}, got {simulator!r}")
-            simulator = SIMULATORS[simulator]()
-        self.simulator: Environment = simulator
         check_render_mode(render_mode, self.metadata)
+        self.simulator: Environment = found_by_name("simulator", simulator, SIMULATORS)
+        simulator = self.simulator
         if render_mode is not None and not isinstance(simulator, PointGather):
             raise ValueError(f"render_mode: {simulator.name} has no pictures, got {render_mode!r}")
         self.render_mode = render_mode

@@ -96,6 +96,14 @@ def _spread(scale: Scale, size: int, of: str) -> tuple[float, ...]:
 class _Channel:
     """The common interface of all channels."""
 
+    def __post_init__(self) -> None:
+        """Check all numbers, and convert them to float."""
+        checks = {"float": _number, "Scale": _scale}
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            if field.type in checks:
+                value = checks[field.type](field.name, getattr(self, field.name))
+                object.__setattr__(self, field.name, value)
+
     def scales(self, machine: Machine) -> tuple[float, ...]:
         """Return the distance by which one unit of each number of the disturbance moves its quantity.
 
@@ -115,9 +123,6 @@ class _Noise(_Channel):
     """Noise with one standard deviation, or one for each entry of a vector."""
 
     std: Scale
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "std", _scale("std", self.std))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,8 +187,7 @@ class States(_Channel):
     velocity: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("position", "velocity"):
-            object.__setattr__(self, name, _number(name, getattr(self, name)))
+        super().__post_init__()
         if self.position == 0 and self.velocity == 0:
             raise ValueError("position: expected a number over 0 for position or velocity")
 
@@ -218,9 +222,6 @@ class Force(_Channel):
 
     body: str
     std: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "std", _number("std", self.std))
 
     def scales(self, machine: Machine) -> tuple[float, ...]:
         """Return one scale for each axis."""
@@ -279,8 +280,7 @@ class Parameters(_Channel):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for name in _DRAWABLE:
-            object.__setattr__(self, name, _number(name, getattr(self, name)))
+        super().__post_init__()
         if self.per not in ("episode", "step"):
             raise ValueError(f"per: expected 'episode' or 'step', got {self.per!r}")
         if not self.drawn:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from holdfast._support.arguments import check_whole_number
 from holdfast.gym.channels import DELAY, Channel, Machine, channel_from, channels_of
 from holdfast.gym.costs import Costs, GivenCost
 from holdfast.gym.hosted import HostedEnvironment, HostedFacts
-from holdfast.gym.hosts.callback import HostHandle, ReplySizes
+from holdfast.gym.hosts.callback import HostHandle
+from holdfast.gym.hosts.host import Host
+from holdfast.gym.hosts.pools import AsyncHost, SyncHost
+from holdfast.gym.hosts.wrapper import DisturbedEnv, decoded, name_of, without_time_limit
 from holdfast.gym.making import declared_facts, made, maker, spec_of, task_of, time_limit
 from holdfast.simulators.environment import Box, Discrete
 
 if TYPE_CHECKING:
-    import gymnasium
-
-    from holdfast.gym.hosts.host import Host
-    from holdfast.gym.hosts.wrapper import DisturbedEnv
     from holdfast.gym.mujoco.task import RobotTask
 
 BACKENDS = ("auto", "threads", "sync", "async")
@@ -84,8 +86,6 @@ def disturb(
             ...
         ValueError: environment: there is no 'Pendulm-v1'; did you mean Pendulum-v1?
     """
-    from holdfast.gym.hosts.wrapper import DisturbedEnv, name_of
-
     channels = channels_of(channel)
     if backend not in BACKENDS:
         raise ValueError(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
@@ -124,13 +124,7 @@ def disturb(
         machine=machine,
         channels=channels,
         layout=env.layout,
-        sizes=ReplySizes(
-            host.place_size,
-            machine.observations,
-            host.feature_size,
-            len(host.cost_names),
-            host.is_replayable,
-        ),
+        sizes=host.sizes,
         horizon=int(steps),
         discount=_DISCOUNT if discount is None else float(discount),
         cost_names=host.cost_names,
@@ -143,10 +137,8 @@ def disturb(
 def is_gymnasium(given: object) -> bool:
     """Return whether the argument is a Gymnasium environment or a registered id."""
     try:
-        import gymnasium
-
         return isinstance(given, gymnasium.Env) or (isinstance(given, str) and bool(spec_of(given)))
-    except (ImportError, ValueError):
+    except ValueError:
         return False
 
 
@@ -174,8 +166,6 @@ def from_recipe(description: Mapping[str, Any]) -> HostedEnvironment | None:
 
 def _machine(env: DisturbedEnv) -> Machine:
     """Return the quantities of an environment that can be disturbed."""
-    from gymnasium import spaces
-
     space: Any = env.action_space
     actions: Box | Discrete
     if isinstance(space, spaces.Box):
@@ -217,16 +207,11 @@ def _pool_host(
     workers: int | None,
     is_async: bool,
 ) -> Host:
-    from gymnasium import spaces
-
-    from holdfast.gym.hosts.pools import AsyncHost, SyncHost
-    from holdfast.gym.hosts.wrapper import without_time_limit
-
     # One step finds a missing cost before any work.
     env.reset(seed=0)
     action: Any = 0
     if isinstance(env.action_space, spaces.Box):
-        action = np.clip(0.0, env.action_space.low, env.action_space.high)
+        action = np.clip(0.0, env.action_space.low, env.action_space.high).ravel()
     observation, reward, _, _, info = env.step(action)
     _check_finite(env.name, observation, reward, info["costs"])
 
@@ -246,27 +231,17 @@ def _handle(
     host: Host, probe: gymnasium.Env, spec: dict[str, Any] | None, recipe: dict[str, Any]
 ) -> HostHandle:
     """Return a handle with the conversions between the policy and the Gymnasium environment."""
-    import gymnasium
-    from gymnasium import spaces
-
-    space, actions = probe.observation_space, probe.action_space
+    space = probe.observation_space
 
     def encode(observation: Any) -> np.ndarray:
         return np.asarray(spaces.flatten(space, observation), np.float32)
-
-    def decode(action: np.ndarray) -> np.ndarray:
-        if isinstance(actions, spaces.Discrete):
-            return action + actions.start
-        if np.issubdtype(actions.dtype, np.integer):
-            action = np.rint(action)
-        return action.reshape(*action.shape[:-1], *actions.shape).astype(actions.dtype)
 
     def view(render_mode: str) -> gymnasium.Env:
         if spec is None:
             raise ValueError("environment: pictures need an id instead of a function")
         return gymnasium.make(spec["id"], **{**spec["options"], "render_mode": render_mode})
 
-    return HostHandle(host, recipe, encode, decode, view)
+    return HostHandle(host, recipe, encode, functools.partial(decoded, probe.action_space), view)
 
 
 def _recipe(spec: dict[str, Any] | None, costs: Costs, facts: HostedFacts) -> dict[str, Any]:

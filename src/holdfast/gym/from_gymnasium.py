@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import gymnasium
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from holdfast.model import Constraint, Kernel, RobustCMDP
 from holdfast.uncertainty import Interval, UncertaintySet
-
-if TYPE_CHECKING:
-    import gymnasium
 
 
 def from_gymnasium(
@@ -67,8 +65,6 @@ def from_gymnasium(
         (2024).
     """
     if isinstance(env, str):
-        import gymnasium
-
         env = gymnasium.make(env)
     name = env.spec.id if env.spec else type(env).__name__
     table = getattr(env.unwrapped, "P", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -22,8 +22,8 @@ from holdfast.gym.channels import (
     Observations,
     Parameters,
 )
-from holdfast.gym.hosts.callback import HostHandle, ReplySizes, call_host, handle_of
-from holdfast.gym.hosts.host import DisturbanceLayout
+from holdfast.gym.hosts.callback import HostHandle, call_host, handle_of
+from holdfast.gym.hosts.host import DisturbanceLayout, ReplySizes
 from holdfast.simulators.environment import (
     Action,
     Box,
@@ -160,22 +160,14 @@ class HostedEnvironment(Environment):
     @property
     def feature_size(self) -> int:
         """Length of the features: the host's, the parameters of the episode, and delayed actions."""
-        return self.facts.sizes.features + self._kept + self._delayed_size
+        kept = len(self.facts.drawn) if self.facts.keeps_draw else 0
+        return self.facts.sizes.features + kept + self._action_at_rest.size
 
     @property
     def nature_feature_size(self) -> int:
         """Length of the features and the action."""
         space = self.action_space
         return self.feature_size + (space.size if isinstance(space, Box) else space.count)
-
-    @property
-    def _kept(self) -> int:
-        return len(self.facts.drawn) if self.facts.keeps_draw else 0
-
-    @property
-    def _delayed_size(self) -> int:
-        space = self.action_space
-        return self.remembered * space.size if isinstance(space, Box) else 0
 
     @property
     def disturbance(self) -> GaussianNoise:
@@ -267,7 +259,7 @@ class HostedEnvironment(Environment):
     ) -> tuple[HostedState, Float[Array, "rows observation"]]:
         """Start one episode for each key, from which the seed of the environment is drawn."""
         seeds = jax.vmap(lambda key: jax.random.bits(key, (), jnp.uint32))(keys)
-        reply = self._call("reset", seeds)
+        reply = call_host("reset", self.facts.sizes, self.host_number, seeds)
         rows, rest = len(keys), self._action_at_rest
         state = HostedState(
             reply.place,
@@ -280,14 +272,15 @@ class HostedEnvironment(Environment):
         return state, reply.observations
 
     @property
-    def _action_at_rest(self) -> Float[Array, "remembered action"]:
+    def _action_at_rest(self) -> Float[np.ndarray, "remembered action"]:
         """The actions before the first step: the middle of the action space, or 0 without bounds."""
         space, count = self.action_space, self.remembered
         if not isinstance(space, Box) or not count:
-            return jnp.zeros((0, 0))
-        low, high = np.asarray(space.low), np.asarray(space.high)
-        middle = (low + high) / 2 if space.is_bounded else np.zeros(space.size)
-        return jnp.broadcast_to(jnp.asarray(middle, jnp.float32), (count, space.size))
+            return np.zeros((0, 0), np.float32)
+        middle = (
+            np.mean([space.low, space.high], axis=0) if space.is_bounded else np.zeros(space.size)
+        )
+        return np.tile(middle.astype(np.float32), (count, 1))
 
     def step_rows(self, states: HostedState, actions: Array, disturbances: Array) -> Step:
         """Step every copy under its disturbance."""
@@ -314,7 +307,8 @@ class HostedEnvironment(Environment):
                 past = jnp.concatenate([actions[:, None], past[:, :-1]], axis=1)
                 actions = self._delayed(past, drawn)
         commands = jnp.concatenate([*pushes, *forces, self._factors(drawn)], axis=1)
-        reply = self._call("step", states.place, actions, commands, states.over)
+        given = (states.place, actions, commands, states.over)
+        reply = call_host("step", facts.sizes, self.host_number, *given)
         after = HostedState(
             reply.place,
             reply.features,
@@ -365,12 +359,8 @@ class HostedEnvironment(Environment):
 
     def features(self, state: HostedState) -> Float[Array, " features"]:
         """Return the host's features, the parameters of the episode, and the delayed actions."""
-        parts = [state.features]
-        if self._kept:
-            parts.append(state.drawn)
-        if self._delayed_size:
-            parts.append(state.past.ravel())
-        return jnp.concatenate(parts)
+        kept = state.drawn if self.facts.keeps_draw else state.drawn[:0]
+        return jnp.concatenate([state.features, kept, state.past.ravel()])
 
     def nature_features(self, state: HostedState, action: Action) -> Float[Array, " nature"]:
         """Return the features and the action."""
@@ -378,9 +368,6 @@ class HostedEnvironment(Environment):
         if isinstance(space, Discrete):
             action = jax.nn.one_hot(action, space.count)
         return jnp.concatenate([self.features(state), action])
-
-    def _call(self, method: Literal["reset", "step"], *arrays: Array) -> Any:
-        return call_host(method, self.facts.sizes, self.host_number, *arrays)
 
 
 def _check_value(name: str, value: float) -> None:

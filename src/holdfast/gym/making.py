@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import gymnasium
 
 from holdfast._support.arguments import meant
 
 if TYPE_CHECKING:
-    import gymnasium
-
     from holdfast.gym.mujoco.task import RobotTask
     from holdfast.simulators.environment import Environment
+
+T = TypeVar("T")
 
 
 def maker(
@@ -28,8 +30,6 @@ def maker(
         ValueError: there is no such id, or the environment cannot be copied.
         TypeError: the argument is none of these.
     """
-    import gymnasium
-
     if isinstance(environment, gymnasium.Env):
         spec = environment.spec
         if spec is None or spec.additional_wrappers:
@@ -66,8 +66,6 @@ def spec_of(identity: str) -> Any:
     Raises:
         ValueError: there is no such id; the message suggests a similar one.
     """
-    import gymnasium
-
     module, _, name = identity.rpartition(":")
     try:
         if module:
@@ -76,17 +74,8 @@ def spec_of(identity: str) -> Any:
     except ImportError as error:
         raise ValueError(f"environment: {module} cannot be imported ({error})") from error
     except gymnasium.error.Error as error:
-        suggestion = meant(name, gymnasium_ids(), most=20)
+        suggestion = meant(name, gymnasium.registry, most=20)
         raise ValueError(f"environment: there is no {identity!r}{suggestion}") from error
-
-
-def gymnasium_ids() -> list[str]:
-    """Return the registered Gymnasium ids, or an empty list if Gymnasium is not installed."""
-    try:
-        from gymnasium.envs.registration import registry
-    except ImportError:
-        return []
-    return list(registry)
 
 
 def made(make: Callable[[], gymnasium.Env], given: Any, options: dict[str, Any]) -> gymnasium.Env:
@@ -95,8 +84,6 @@ def made(make: Callable[[], gymnasium.Env], given: Any, options: dict[str, Any])
     Raises:
         ValueError: it cannot be made.
     """
-    import gymnasium
-
     try:
         return make()
     except (gymnasium.error.Error, ImportError) as error:
@@ -108,6 +95,21 @@ def made(make: Callable[[], gymnasium.Env], given: Any, options: dict[str, Any])
         raise ValueError(
             f"{next(iter(options))}: {given} cannot be made with {options} ({error})"
         ) from error
+
+
+def found_by_name(
+    argument: str, given: T | str, known: Mapping[str, Callable[..., T]], **options: Any
+) -> T:
+    """Return the object that a name stands for, made with options; return any other object as it is.
+
+    Raises:
+        ValueError: there is no such name.
+    """
+    if not isinstance(given, str):
+        return given
+    if given not in known:
+        raise ValueError(f"{argument}: expected one of {', '.join(known)}, got {given!r}")
+    return known[given](**options)
 
 
 def check_render_mode(render_mode: str | None, metadata: dict[str, Any]) -> None:

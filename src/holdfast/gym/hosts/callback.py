@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from jax import lax
 from jax.experimental import io_callback
 from jaxtyping import Array, UInt32
 
-from holdfast.gym.hosts.host import Host, HostReply
+from holdfast.gym.hosts.host import Host, HostReply, ReplySizes
 
 _NUMBERS = itertools.count()
 
@@ -77,16 +77,6 @@ def handle_of(number: Any) -> HostHandle:
             "environment: it was deleted while a compiled program still stepped it; keep a reference "
             "to it until the results are there"
         ) from None
-
-
-class ReplySizes(NamedTuple):
-    """The lengths of the parts of a `HostReply`, and whether the host can go back to earlier places."""
-
-    place: int
-    observation: int
-    features: int
-    costs: int
-    is_replayable: bool
 
 
 def call_host(

@@ -94,19 +94,25 @@ class HostReply(NamedTuple):
     terminated: Bool[np.ndarray, " rows"]
 
 
+class ReplySizes(NamedTuple):
+    """The lengths of the parts of a `HostReply`, and whether a step can start from any earlier place."""
+
+    place: int
+    observation: int
+    features: int
+    costs: int
+    is_replayable: bool
+
+
 class Host(Protocol):
     """Copies of one environment.
 
     Attributes:
-        is_replayable: whether a step can start from any earlier place.
-        place_size: length of a place.
-        feature_size: length of the features of a copy.
+        sizes: shapes of the replies.
         cost_names: names of the costs, in the order of `HostReply.costs`.
     """
 
-    is_replayable: bool
-    place_size: int
-    feature_size: int
+    sizes: ReplySizes
     cost_names: tuple[str, ...]
 
     def reset(self, seeds: UInt32[np.ndarray, " rows"]) -> HostReply:

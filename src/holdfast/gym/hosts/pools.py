@@ -21,7 +21,7 @@ import cloudpickle
 import numpy as np
 from jaxtyping import Bool, Float, Shaped, UInt32
 
-from holdfast.gym.hosts.host import HostReply
+from holdfast.gym.hosts.host import HostReply, ReplySizes
 from holdfast.gym.hosts.worker import PROGRAM, EnvCopies, MakeEnv, WorkerFailure, send
 from holdfast.gym.hosts.wrapper import DisturbedEnv
 
@@ -50,13 +50,12 @@ class PoolHost(abc.ABC):
         probe: an environment of the same kind, which gives the layout, the costs and the name.
     """
 
-    is_replayable = False
-    place_size = 3
-
     def __init__(self, make: MakeEnv, probe: DisturbedEnv) -> None:
         self._content = make, probe.layout, probe.costs
         self.name = probe.name
-        self.feature_size, self.cost_names = probe.observation_size, probe.costs.names
+        self.cost_names = probe.costs.names
+        size = probe.observation_size
+        self.sizes = ReplySizes(3, size, size, len(self.cost_names), is_replayable=False)
         self._row_type = probe.row_type
         self._table: np.ndarray | None = None
         self._rows = self._resets = self._steps = 0

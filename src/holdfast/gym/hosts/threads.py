@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, UInt32
 
 from holdfast.gym.costs import Costs, Transition
-from holdfast.gym.hosts.host import DisturbanceLayout, HostReply
+from holdfast.gym.hosts.host import DisturbanceLayout, HostReply, ReplySizes
 from holdfast.gym.hosts.physics import Physics, body_ids
 from holdfast.gym.mujoco.task import RobotState, RobotTask
 
@@ -34,8 +34,6 @@ class ThreadHost:
         threads: number of threads; the number of processors by default.
     """
 
-    is_replayable = True
-
     def __init__(
         self,
         task: RobotTask,
@@ -49,10 +47,14 @@ class ThreadHost:
         self._model = copy.copy(model)
         self._model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET.value
         self.cost_names = task.cost_names if costs is None else costs.names
-        self.feature_size = task.feature_size
         self._physics_size = mujoco.mj_stateSize(model, _PHYSICS.value)
-        # Two 32-bit numbers hold one of 64 bits.
-        self.place_size = 2 * (self._physics_size + task.memory_size)
+        self.sizes = ReplySizes(
+            place=2 * (self._physics_size + task.memory_size),  # Two 32-bit numbers hold one of 64.
+            observation=task.observation_size,
+            features=task.feature_size,
+            costs=len(self.cost_names),
+            is_replayable=True,
+        )
         # MuJoCo's state starts with the time.
         self._qpos = slice(1, 1 + model.nq)
         self._qvel = slice(1 + model.nq, 1 + model.nq + model.nv)
@@ -74,7 +76,7 @@ class ThreadHost:
     def reset(self, seeds: UInt32[np.ndarray, " rows"]) -> HostReply:
         """Start one episode for each seed."""
         rows = len(seeds)
-        where = np.zeros((rows, self.place_size // 2))
+        where = np.zeros((rows, self.sizes.place // 2))
         for row, seed in zip(where, seeds, strict=True):
             start = self.task.reset(np.random.default_rng(int(seed)))
             row[self._qpos], row[self._qvel], row[self._memory] = start

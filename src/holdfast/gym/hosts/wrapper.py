@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -106,9 +107,6 @@ class DisturbedEnv(gymnasium.Wrapper):
         self.observation_size = int(self.observation_space.shape[0])
         self.physics = physics_of(env, self.name)
         self._state = _state_access(env)
-        space = env.action_space
-        self._first_action = int(space.start) if isinstance(space, spaces.Discrete) else None
-        self._rounds = np.issubdtype(env.action_space.dtype, np.integer)
         self._seen: Any = None
         self._factors = b""
         # Computed once: every step uses them.
@@ -156,7 +154,7 @@ class DisturbedEnv(gymnasium.Wrapper):
         """The type of a table row that holds the inputs and the results of one copy."""
         action: tuple[Any, ...] = ("action", np.int32)
         if isinstance(self.action_space, spaces.Box):
-            action = ("action", np.float32, (int(np.prod(self.action_space.shape)),))
+            action = ("action", np.float32, (math.prod(self.action_space.shape),))
         fields = [
             ("seed", np.uint32),
             action,
@@ -195,7 +193,7 @@ class DisturbedEnv(gymnasium.Wrapper):
             action: the action as a flat vector, or an index from 0.
             command: the command, as described by the layout.
         """
-        layout, taken = self.layout, self._action(action)
+        layout, taken = self.layout, decoded(self._inner_actions, action)
         state, forces, parameters = self._parts
         if layout.parameters:
             numbers = command[parameters]
@@ -262,13 +260,19 @@ class DisturbedEnv(gymnasium.Wrapper):
             return np.array(observation, np.float32).ravel()
         return np.asarray(spaces.flatten(self._inner_observations, observation), np.float32).ravel()
 
-    def _action(self, action: ArrayLike) -> Any:
-        if self._first_action is not None:
-            return np.int64(int(action) + self._first_action)  # type: ignore[arg-type]
-        space = self._inner_actions
-        # A copy, since the caller writes the next action into the same array.
-        numbers = np.rint(action) if self._rounds else action
-        return np.array(numbers, space.dtype).reshape(space.shape)
+
+def decoded(space: Any, action: ArrayLike) -> Any:
+    """Return actions of the policy in the form that a Gymnasium environment expects.
+
+    Arguments:
+        space: the action space of the environment, a box or discrete.
+        action: an index from 0 or a flat vector, with any number of leading axes.
+    """
+    if isinstance(space, spaces.Discrete):
+        return np.asarray(action, np.int64) + space.start
+    numbers = np.rint(action) if np.issubdtype(space.dtype, np.integer) else action
+    # A copy, since the caller writes the next action into the same array.
+    return np.array(numbers, space.dtype).reshape(*np.shape(action)[:-1], *space.shape)
 
 
 def name_of(env: gymnasium.Env) -> str:

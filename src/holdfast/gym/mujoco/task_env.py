@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import check_whole_number
 from holdfast.gym.costs import cost_info
-from holdfast.gym.making import check_render_mode
+from holdfast.gym.making import check_render_mode, found_by_name
 from holdfast.gym.mujoco.circle import Circle
 from holdfast.gym.mujoco.drawing import Drawing
 from holdfast.gym.mujoco.gather import AntGather
@@ -103,12 +103,9 @@ class TaskEnv(gymnasium.Env):
         height: int = 480,
         **options: Any,
     ) -> None:
-        if isinstance(task, str):
-            if task not in TASKS:
-                raise ValueError(f"task: expected one of {', '.join(TASKS)}, got {task!r}")
-            task = TASKS[task](**options)
-        elif options:
+        if options and not isinstance(task, str):
             raise TypeError(f"task: options ({', '.join(options)}) need the name of a task")
+        task = found_by_name("task", task, TASKS, **options)
         check_render_mode(render_mode, self.metadata)
         check_whole_number("width", width, least=1)
         check_whole_number("height", height, least=1)
