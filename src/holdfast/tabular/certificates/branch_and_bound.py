@@ -91,12 +91,10 @@ class BranchAndBoundResult(NamedTuple):
     Attributes:
         value: upper bound on the worst-case reward of every feasible policy.
         judged: number of regions for which a bound was computed.
-        open: number of regions left to divide.
     """
 
     value: float
     judged: int
-    open: int
 
 
 @dataclasses.dataclass
@@ -213,7 +211,7 @@ def branch_and_bound(
                     search.closed = max(search.closed, bound)
     largest = -queue[0][0] if queue else -np.inf
     value = min(known.value, max(largest, search.closed, incumbent))
-    return BranchAndBoundResult(value, search.judged, len(queue))
+    return BranchAndBoundResult(value, search.judged)
 
 
 def _try_everywhere(search: RegionSearch, bound: float, region: Region, nodes: int) -> None:

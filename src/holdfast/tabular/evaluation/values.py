@@ -184,11 +184,7 @@ def policy_values_under(
     table: Table, policy: Float[Array, "S A"], kernels: Float[Array, "n S A K"]
 ) -> PolicyValues:
     """Return the values of a policy with each signal under its own given kernel."""
-
-    def evaluate_signal(signal: Array, kernel: Array) -> PolicyValues:
-        return signal_values(table, signal, policy, kernel)
-
-    return per_signal(evaluate_signal, table, kernels)
+    return per_signal(lambda signal, p: signal_values(table, signal, policy, p), table, kernels)
 
 
 def signal_values(
