@@ -161,7 +161,7 @@ def test_nature_can_look_ahead_in_mujoco():
 
     @jax.jit
     def rewards(radius):
-        kernel = TiltedKernel.create(env, radius, 8)
+        kernel = TiltedKernel.create(key, env, radius, hf.AdversarySettings(candidates=8))
         batch = rollout(player, kernel, key, 24, critic=critic, signal=myopic)
         return batch.signals[..., 0]
 

@@ -103,6 +103,11 @@ def batch(m):
 # --- the code under test, compiled once for each m and precision
 
 
+def local_model(g, h, inverse_g, inverse_h, b, delta):
+    gradients, inverses = jnp.vstack([g, h]), jnp.vstack([inverse_g, inverse_h])
+    return quadratic.local_model(gradients, inverses, b, delta)
+
+
 def rcpo_step(model):
     """The update of RCPO and PCPO, as their iterations compose it."""
     step = quadratic.project(model, quadratic.improve(model))
@@ -116,7 +121,7 @@ def cpo_step(model):
 
 def everything(g, h, inverse_g, inverse_h, b, delta):
     """All the steps of a problem, expanded, with what they say of themselves."""
-    model = quadratic.local_model(g, h, inverse_g, inverse_h, b, delta)
+    model = local_model(g, h, inverse_g, inverse_h, b, delta)
     made = {
         "rcpo_step": rcpo_step(model),
         "cpo_step": cpo_step(model),
@@ -399,7 +404,7 @@ def test_as_many_constraints_as_are_accepted():
 def test_too_many_constraints():
     g, h = jnp.ones(2), jnp.ones((9, 2))
     with pytest.raises(ValueError, match="needed: expected at most 8 constraints, got 9"):
-        quadratic.local_model(g, h, g, h, jnp.ones(9), 0.1)
+        local_model(g, h, g, h, jnp.ones(9), 0.1)
 
 
 # --- properties
@@ -503,7 +508,7 @@ def test_without_constraints_it_is_the_trust_region_step(seed):
 
 def test_vmap_equals_loop():
     def both(*problem):
-        model = quadratic.local_model(*problem)
+        model = local_model(*problem)
         made = rcpo_step(model), cpo_step(model)
         return [(model.step(step.coefficients), step.met, step.recovered) for step in made]
 

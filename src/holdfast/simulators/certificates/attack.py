@@ -15,10 +15,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from holdfast._support.devices import compiled, row, side_by_side
 from holdfast.simulators.certificates.wrapped import Prolonged
 from holdfast.simulators.environment import Environment
-from holdfast.simulators.nature.adversary import Nature, attack, layers
-from holdfast.simulators.policy.networks import Critic, Normaliser, Policy
+from holdfast.simulators.nature.adversary import Nature, attack
+from holdfast.simulators.policy.networks import Normaliser, Policy
 from holdfast.simulators.training.rollout import (
-    DisturbanceKernel,
     Nominal,
     Player,
     Sight,
@@ -127,19 +126,18 @@ def train_attackers(
         judged_on: number of episodes on which each adversary is judged.
     """
     rate = frozen.critic_learning_rate
-    hidden = layers(frozen.env, frozen.hidden)
 
     def one(index: Array, radius: Array, key: Array) -> Attackers:
         start, train, judge = jax.random.split(key, 3)
         signal = row(frozen.signals, index)
-        nature = Nature.create(start, frozen.env, radius, settings, hidden, rate)
+        nature = Nature.create(start, frozen.env, radius, settings, frozen.hidden, rate)
 
         def update(nature: Nature, key: Array) -> tuple[Nature, None]:
             player = frozen.player(frozen.env, sight)
             return attack(nature, player, signal, key, settings, rate), None
 
         nature, _ = lax.scan(update, nature, jax.random.split(train, settings.updates))
-        returns = _play(frozen, sight, nature.kernel, judge, judged_on, nature.critic, signal)
+        returns = _play(frozen, judge, judged_on, sight, nature, index)
         return Attackers(nature, returns[:, index].mean())
 
     # Networks this small gain nothing from tensor cores, whose products have 10 bits of mantissa.
@@ -147,58 +145,51 @@ def train_attackers(
         return side_by_side(one, indices, radii, keys)
 
 
-@compiled
-def play_attack(
-    frozen: FrozenPolicy,
-    sight: Sight,
-    nature: Nature,
-    index: Int[Array, ""],
-    key: PRNGKeyArray,
-    episodes: int,
-) -> Float[Array, "episodes signals"]:
-    """Return the sum of every signal in each episode, under one trained adversary."""
-    with jax.default_matmul_precision("float32"):
-        signal = row(frozen.signals, index)
-        return _play(frozen, sight, nature.kernel, key, episodes, nature.critic, signal)
-
-
-@compiled
-def play_nominal(
-    frozen: FrozenPolicy, key: PRNGKeyArray, episodes: int
-) -> Float[Array, "episodes signals"]:
-    """Return the sum of every signal in each episode, under the environment's nominal noise."""
-    with jax.default_matmul_precision("float32"):
-        return _play(frozen, _sight(frozen), Nominal.create(frozen.env), key, episodes)
-
-
 def _play(
     frozen: FrozenPolicy,
-    sight: Sight,
-    kernel: DisturbanceKernel,
     key: PRNGKeyArray,
     episodes: int,
-    critic: Critic | None = None,
-    signal: Signal | None = None,
+    sight: Sight | None = None,
+    nature: Nature | None = None,
+    index: int | Int[Array, ""] = 0,
 ) -> Float[Array, "episodes signals"]:
-    """Return the sum of every signal in each episode, under a kernel that attacks one of them.
+    """Return the sum of every signal in each episode, under nominal noise or one adversary.
 
     The sum is plain up to the horizon if that ends the episode, and otherwise discounted.
+
+    Arguments:
+        frozen: the policy.
+        key: random key of the episodes.
+        episodes: number of episodes.
+        sight: inputs from `watch`, for an adversary.
+        nature: the adversary, or None for the environment's nominal noise.
+        index: index of the signal that the adversary attacks.
     """
     signals = frozen.signals
     env = Prolonged(frozen.env, frozen.length)  # type: ignore[abstract]
     rounds = -(-episodes * env.horizon // _STEPS_AT_ONCE)
     at_once = -(-episodes // rounds)
+    player = frozen.player(env, sight or _sight(frozen))
 
     def some(key: Array) -> Float[Array, "episodes signals"]:
-        player = frozen.player(env, sight)
-        batch = rollout(player, kernel, key, at_once, critic=critic, signal=signal)
+        if nature is None:
+            batch = rollout(player, Nominal.create(env), key, at_once)
+        else:
+            attacked = row(signals, index)
+            batch = rollout(
+                player, nature.kernel, key, at_once, critic=nature.critic, signal=attacked
+            )
         if not signals.bootstrap:
             return batch.signals.sum(0)
         powers = signals.discount ** jnp.arange(env.horizon)[:, None, None]
         return (powers * batch.signals).sum(0)
 
-    returns = lax.map(some, jax.random.split(key, rounds))
+    with jax.default_matmul_precision("float32"):
+        returns = lax.map(some, jax.random.split(key, rounds))
     return returns.reshape(rounds * at_once, -1)[:episodes]
+
+
+play = compiled(_play)
 
 
 def _sight(frozen: FrozenPolicy) -> Sight:

@@ -13,13 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from holdfast._support.arguments import numbers_of
-from holdfast.simulators.certificates.attack import (
-    FrozenPolicy,
-    play_attack,
-    play_nominal,
-    train_attackers,
-    watch,
-)
+from holdfast.simulators.certificates.attack import FrozenPolicy, play, train_attackers, watch
 from holdfast.simulators.certificates.intervals import measured
 from holdfast.simulators.certificates.stress_result import (
     ACTIONS,
@@ -91,11 +85,10 @@ class StressLevels:
             raise ValueError(f"action_noise: the actions of {env.name} are not vectors")
         values = []
         for name, given in parameters.items():
-            if name not in env.parameters:
-                known = ", ".join(env.parameters) or "none"
-                raise ValueError(f"{name}: not a parameter of {env.name}, which has {known}")
             for level in _levels(name, given, least=-math.inf):
-                env.with_parameters(**{name: level})  # raises for values that no simulator accepts
+                env.with_parameters(
+                    **{name: level}
+                )  # raises for names and values it does not accept
                 values.append((name, level))
         return cls(
             radii=tuple(r for r in _levels("radii", radii) if r > 0),
@@ -211,9 +204,8 @@ class AttackPlan:
             best = min(within, key=lambda i: candidates[i].value)
             if best not in strongest:
                 attack_key, key = jax.random.split(attack_key)
-                returns = play_attack(
-                    frozen, sight, candidates[best].nature, jnp.asarray(index), key, self.episodes
-                )
+                nature, attacked = candidates[best].nature, jnp.asarray(index)
+                returns = play(frozen, key, self.episodes, sight, nature, attacked)
                 strongest[best] = PlayedEpisodes(
                     self._finite(returns, test), candidates[best].kernel
                 )
@@ -247,7 +239,7 @@ class AttackPlan:
             std = jnp.asarray(level if kind == ACTIONS else 0.0, jnp.float32)
             env = Noisier(env, factor, std)  # type: ignore[abstract]
         frozen = dataclasses.replace(frozen, env=env)
-        return PlayedEpisodes(self._finite(play_nominal(frozen, key, self.episodes), test))
+        return PlayedEpisodes(self._finite(play(frozen, key, self.episodes), test))
 
     @staticmethod
     def _jobs_at_once(jobs: int) -> int:

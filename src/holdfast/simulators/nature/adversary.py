@@ -21,7 +21,7 @@ from holdfast.simulators.environment import Environment, GaussianNoise
 from holdfast.simulators.nature.categorical import CategoricalKernel
 from holdfast.simulators.nature.gaussian_mixture import GaussianMixture
 from holdfast.simulators.nature.tilted import TiltedKernel
-from holdfast.simulators.policy.networks import MLP, Critic
+from holdfast.simulators.policy.networks import MLP, Critic, layers
 from holdfast.simulators.training.rollout import (
     Batch,
     DisturbanceKernel,
@@ -38,6 +38,11 @@ from holdfast.simulators.training.settings import AdversarySettings
 # Added to sums of weights and to standard deviations before division. All steps of a batch may have
 # weight zero; then the quotient is zero too. Weights and advantages of order one are not changed by it.
 _TINY = 1e-8
+_KERNELS: dict[str, Any] = {
+    "gaussian-mixture": GaussianMixture,
+    "categorical": CategoricalKernel,
+    "tilted": TiltedKernel,
+}
 
 
 class Passes(NamedTuple):
@@ -74,7 +79,8 @@ class Nature(eqx.Module):
         kernel_key, critic_key = jax.random.split(key)
         kernel: Any = Nominal.create(env)
         if radius is not None:
-            kernel = create_kernel(kernel_key, env, radius, settings)
+            kind = _KERNELS[kernel_name(env, settings)]
+            kernel = kind.create(kernel_key, env, radius, settings)
         critic = Critic.create(critic_key, env.feature_size + 1, layers(env, hidden))
         return cls(
             kernel,
@@ -84,28 +90,11 @@ class Nature(eqx.Module):
         )
 
 
-def layers(env: Environment, hidden: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the hidden layers; none for one-hot inputs, of which an affine function is a table."""
-    return () if env.is_one_hot else hidden
-
-
 def kernel_name(env: Environment, settings: AdversarySettings) -> str:
     """Return the kernel of the settings, with "auto" replaced by the kernel that fits."""
     if settings.kernel != "auto":
         return settings.kernel
     return "gaussian-mixture" if isinstance(env.disturbance, GaussianNoise) else "categorical"
-
-
-def create_kernel(
-    key: PRNGKeyArray, env: Environment, radius: Float[Array, ""], settings: AdversarySettings
-) -> DisturbanceKernel:
-    """Return the kernel that the settings name."""
-    name, hidden = kernel_name(env, settings), layers(env, settings.hidden)
-    if name == "tilted":
-        return TiltedKernel.create(env, radius, settings.candidates)
-    if name == "categorical":
-        return CategoricalKernel.create(key, env, radius, hidden)
-    return GaussianMixture.create(key, env, radius, hidden, settings.components)
 
 
 def attack(
@@ -140,11 +129,8 @@ def attack(
     found = estimate(batch, nature.critic, player.sight, signal)
     # Steps that ignore their disturbance are masked out of the adversary's loss.
     weights = found.weights * batch.heard
-    inputs, passes = (
-        critic_inputs(batch, player.sight)[:-1],
-        (settings.epochs, settings.minibatches),
-    )
-    critic_passes = Passes(critic_learning_rate, *passes)
+    inputs = critic_inputs(batch, player.sight)[:-1]
+    critic_passes = Passes(critic_learning_rate, settings.epochs, settings.minibatches)
     after = fit_critic(nature, inputs, found.targets, batch.alive, critic_passes)
     if not learned:
         return after
@@ -157,7 +143,7 @@ def attack(
         (kernel.network, nature.kernel_optimiser),
         lambda network, part: loss(eqx.tree_at(lambda k: k.network, kernel, network), part),
         data,
-        Passes(settings.learning_rate, *passes),
+        critic_passes._replace(rate=settings.learning_rate),
     )
     kernel = eqx.tree_at(lambda k: k.network, kernel, network)
     return Nature(kernel, after.critic, optimiser, after.critic_optimiser)

@@ -15,13 +15,15 @@ from holdfast.simulators.environment import Environment, Outcomes
 from holdfast.simulators.nature.gaussian_mixture import (
     Inputs,
     LogNominal,
+    Radius,
     Rows,
     Worth,
     beyond_ball,
     exp_minus_tangent,
 )
-from holdfast.simulators.policy.networks import MLP
+from holdfast.simulators.policy.networks import MLP, layers
 from holdfast.simulators.training.rollout import Situation
+from holdfast.simulators.training.settings import AdversarySettings
 
 # Relative tolerance of a tilt's KL divergence to the radius. Single precision leaves about 1e-6.
 _CLOSE = 1e-5
@@ -35,7 +37,7 @@ class CategoricalKernel(eqx.Module):
 
     @classmethod
     def create(
-        cls, key: PRNGKeyArray, env: Environment, radius: Float[Array, ""], hidden: tuple[int, ...]
+        cls, key: PRNGKeyArray, env: Environment, radius: Radius, settings: AdversarySettings
     ) -> Self:
         """Return a kernel close to the nominal one.
 
@@ -47,6 +49,7 @@ class CategoricalKernel(eqx.Module):
                 f"kernel: a categorical one needs outcomes, and {env.name} has Gaussian noise; "
                 "use 'gaussian-mixture' or 'tilted'"
             )
+        hidden = layers(env, settings.hidden)
         sizes = (env.nature_feature_size + 1, *hidden, env.disturbance.count)
         return cls(MLP.create(key, sizes, last_scale=0.01), radius)
 

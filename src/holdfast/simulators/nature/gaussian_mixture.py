@@ -21,8 +21,9 @@ from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from holdfast.simulators.environment import Environment, GaussianNoise
-from holdfast.simulators.policy.networks import MLP
+from holdfast.simulators.policy.networks import MLP, layers
 from holdfast.simulators.training.rollout import Situation
+from holdfast.simulators.training.settings import AdversarySettings
 
 # Newton's method on the bound decreases to the root. Six steps reach single precision unless log σ is
 # near its bound; `_scale_within` then moves the remainder inside the ball.
@@ -37,6 +38,7 @@ _MOST_LOG_STD = 3.0
 # ½(e^{2x} − 1 − 2x) ≥ 0.27·x² for |x| ≤ 3, the bound on log σ.
 _LEAST_BEND = 0.27
 
+Radius = Float[Array, ""]
 Inputs = Float[Array, "*rows nature"]
 LogNominal = Float[Array, "*rows outcomes"]
 Rows = Float[Array, "*rows"]
@@ -57,12 +59,7 @@ class GaussianMixture(eqx.Module):
 
     @classmethod
     def create(
-        cls,
-        key: PRNGKeyArray,
-        env: Environment,
-        radius: Float[Array, ""],
-        hidden: tuple[int, ...],
-        components: int,
+        cls, key: PRNGKeyArray, env: Environment, radius: Radius, settings: AdversarySettings
     ) -> Self:
         """Return a kernel close to the nominal one.
 
@@ -74,10 +71,10 @@ class GaussianMixture(eqx.Module):
                 f"kernel: a Gaussian mixture needs Gaussian noise, and {env.name} has outcomes; "
                 "use 'categorical' or 'tilted'"
             )
-        outputs = components * (1 + 2 * env.disturbance.size)
-        sizes = (env.nature_feature_size + 1, *hidden, outputs)
+        outputs = settings.components * (1 + 2 * env.disturbance.size)
+        sizes = (env.nature_feature_size + 1, *layers(env, settings.hidden), outputs)
         # 0.1: close to nominal, and far enough to have a direction from the first update on.
-        return cls(MLP.create(key, sizes, last_scale=0.1), radius, components)
+        return cls(MLP.create(key, sizes, last_scale=0.1), radius, settings.components)
 
     def _raw(self, inputs: Inputs) -> tuple[Mixture, Rows]:
         """Return log φ, μ and log σ as the network has them, and the scale that puts them inside."""

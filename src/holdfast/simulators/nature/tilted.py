@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from holdfast.simulators.environment import Environment, GaussianNoise
+from holdfast.simulators.environment import Environment
 from holdfast.simulators.nature.categorical import tilt_within
+from holdfast.simulators.nature.gaussian_mixture import Radius
 from holdfast.simulators.training.rollout import Nominal, Situation
+from holdfast.simulators.training.settings import AdversarySettings
 
 # Largest β, in units of one over the range of the lookahead. At 1e4 a candidate that is a thousandth of
 # the range better than the worst has weight e^{-10}: larger values change no draw.
@@ -31,7 +33,9 @@ class TiltedKernel(eqx.Module):
     candidates: int = eqx.field(static=True)
 
     @classmethod
-    def create(cls, env: Environment, radius: Float[Array, ""], candidates: int) -> Self:
+    def create(
+        cls, key: PRNGKeyArray, env: Environment, radius: Radius, settings: AdversarySettings
+    ) -> Self:
         """Return the kernel.
 
         Raises:
@@ -42,8 +46,8 @@ class TiltedKernel(eqx.Module):
                 f"kernel: a tilted one looks ahead, and {env.name} cannot be stepped twice from one "
                 "state; use 'gaussian-mixture'"
             )
-        noise = env.disturbance
-        return cls(radius, noise.size if isinstance(noise, GaussianNoise) else 0, candidates)
+        del key
+        return cls(radius, Nominal.create(env).size, settings.candidates)
 
     def draw(self, key: PRNGKeyArray, situation: Situation) -> Array:
         """Return one of the candidates per row."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
+from holdfast._support.files import write_bytes
 from holdfast._version import __version__
 from holdfast.model import RobustCMDP
 from holdfast.simulators.environment import Box, Discrete, Environment
@@ -235,14 +236,7 @@ class Agent:
         """
         from holdfast.simulators.policy.evaluation import evaluate_agent
 
-        return evaluate_agent(
-            self,
-            environment,
-            episodes=episodes,
-            deterministic=deterministic,
-            confidence=confidence,
-            seed=seed,
-        )
+        return evaluate_agent(self, environment, episodes, deterministic, confidence, seed)
 
     def to_onnx(self, path: str | PathLike[str]) -> None:
         """Write the deterministic policy as an ONNX graph; the file appears complete or not at all.
@@ -263,9 +257,9 @@ class Agent:
             ...     [file.name for file in pathlib.Path(folder).iterdir()]
             ['policy.onnx']
         """
-        from holdfast.simulators.policy.onnx import write_onnx
+        from holdfast.simulators.policy.onnx import to_onnx_bytes
 
-        write_onnx(self, path)
+        write_bytes(path, to_onnx_bytes(self))
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write one file that `load` reads; it appears complete or not at all.
@@ -280,13 +274,10 @@ class Agent:
             >>> bool((again.predict(np.eye(5)) == agent.predict(np.eye(5))).all())
             True
         """
-        checkpoint.save(Path(path), *self._contents())
+        write_bytes(path, self.to_bytes())
 
     def to_bytes(self) -> bytes:
         """Return the contents of the file that `save` writes."""
-        return checkpoint.encode(*self._contents())
-
-    def _contents(self) -> tuple[dict[str, Any], Any]:
         space = self.policy.space
         # Bounds are stored as text, since JSON has no infinity.
         bounds = {
@@ -305,7 +296,7 @@ class Agent:
             "sizes": [self.arrays.inputs, *(len(bias) for _, bias in self.arrays.layers)],
             "normalised": self.observations is not None,
         }
-        return header, (self.policy, self.observations)
+        return checkpoint.encode(header, (self.policy, self.observations))
 
     def check_fits(self, env: Environment, name: str) -> None:
         """Raise a ValueError if observations or actions of a simulator do not fit the policy's."""

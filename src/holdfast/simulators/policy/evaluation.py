@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from holdfast.model import RobustCMDP
 from holdfast.registry import ENVIRONMENTS, imported
-from holdfast.simulators.certificates.attack import play_nominal
+from holdfast.simulators.certificates.attack import play
 from holdfast.simulators.certificates.intervals import (
     VERDICT_TEXTS,
     ConfidenceInterval,
@@ -104,7 +104,6 @@ class AgentEvaluation:
 def evaluate_agent(
     agent: Agent,
     environment: str | RobustCMDP | Environment | gymnasium.Env | None,
-    *,
     episodes: int,
     deterministic: bool,
     confidence: float,
@@ -156,7 +155,7 @@ def _play_simulator(
     env = common_environment((agent,), environment)
     frozen, _ = frozen_agent(agent, env, deterministic)
     try:
-        utilities = np.asarray(play_nominal(frozen, jax.random.PRNGKey(seed), episodes), float)
+        utilities = np.asarray(play(frozen, jax.random.PRNGKey(seed), episodes), float)
     except jax.errors.JaxRuntimeError as error:
         raise host_failure(env, error) from None
     # Simulated episodes hold utilities; a cost is the negative of its utility.

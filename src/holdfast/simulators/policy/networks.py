@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from holdfast._support.devices import device_count
-from holdfast.simulators.environment import Box, Discrete
+from holdfast.simulators.environment import Box, Discrete, Environment
 
 # Inputs ten standard deviations from the mean are outliers; larger values would saturate the tanh.
 CLIP = 10.0
@@ -50,6 +50,11 @@ class MLP(eqx.Module):
             x = jnp.tanh(x @ weight + bias)
         x = x @ self.weights[-1] + self.biases[-1]
         return x.reshape(*rows, x.shape[-1])
+
+
+def layers(env: Environment, hidden: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the hidden layers; none for one-hot inputs, of which an affine function is a table."""
+    return () if env.is_one_hot else hidden
 
 
 class Normaliser(eqx.Module):

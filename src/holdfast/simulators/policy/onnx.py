@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast._support.files import write_bytes
 from holdfast._version import __version__
 
 if TYPE_CHECKING:
@@ -85,8 +83,3 @@ def to_onnx_bytes(agent: Agent) -> bytes:
     helper.set_model_props(model, {name: json.dumps(value) for name, value in facts.items()})
     onnx.checker.check_model(model, full_check=True)
     return model.SerializeToString(deterministic=True)
-
-
-def write_onnx(agent: Agent, path: str | PathLike[str]) -> None:
-    """Write the result of `to_onnx_bytes`; the file appears complete or not at all."""
-    write_bytes(path, to_onnx_bytes(agent))

@@ -79,10 +79,8 @@ class PolicyStep(NamedTuple):
 
 
 def local_model(
-    g: Float[Array, " n"],
-    h: Float[Array, "m n"],
-    inverse_g: Float[Array, " n"],
-    inverse_h: Float[Array, "m n"],
+    gradients: Float[Array, "k n"],
+    inverses: Float[Array, "k n"],
     needed: Float[Array, " m"],
     delta: float | Float[Array, ""],
 ) -> LocalModel:
@@ -92,17 +90,16 @@ def local_model(
     products slightly asymmetric; the symmetric part is used.
 
     Arguments:
-        g: gradient of the reward.
-        h: gradients of the constraints' utilities, at most 8, in the units of `needed`.
-        inverse_g: H⁻¹g.
-        inverse_h: H⁻¹h_i.
+        gradients: gradient g of the reward, then the gradients h_i of the constraints' utilities, at
+            most 8, in the units of `needed`.
+        inverses: H⁻¹g, then H⁻¹h_i.
         needed: b_i = d_i − V_i.
         delta: radius of the trust region.
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> g, h = jnp.array([1.0, 0.0]), jnp.array([[-1.0, 1.0]])
-        >>> model = local_model(g, h, g, h, needed=jnp.array([0.0]), delta=0.5)  # H = I
+        >>> gradients = jnp.array([[1.0, 0.0], [-1.0, 1.0]])
+        >>> model = local_model(gradients, gradients, needed=jnp.array([0.0]), delta=0.5)  # H = I
         >>> step = project(model, improve(model))
         >>> print(model.step(step.coefficients).round(3), step.met)
         [0.5 0.5] True
@@ -110,9 +107,8 @@ def local_model(
     m = len(needed)
     if m > MOST_CONSTRAINTS:
         raise ValueError(f"needed: expected at most {MOST_CONSTRAINTS} constraints, got {m}")
-    directions = jnp.concatenate([inverse_g[None], inverse_h])
-    gram = _dot(jnp.concatenate([g[None], h]), directions.T)
-    return LocalModel((gram + gram.T) / 2, needed, jnp.asarray(delta, gram.dtype), directions)
+    gram = _dot(gradients, inverses.T)
+    return LocalModel((gram + gram.T) / 2, needed, jnp.asarray(delta, gram.dtype), inverses)
 
 
 def improve(model: LocalModel) -> Float[Array, " k"]:

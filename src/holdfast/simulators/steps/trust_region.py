@@ -80,14 +80,8 @@ def linearise(plan: Plan, learner: Learner, samples: Samples) -> Linearisation:
     inputs, weights = spread((found[0].inputs[:some], found[0].weights[:some]))
     product = fisher_product(policy, inputs, weights, settings.damping)
     inverses = conjugate_gradients(product, gradients, settings.cg_steps)
-    model = local_model(
-        gradients[0],
-        gradients[1:],
-        inverses[0],
-        inverses[1:],
-        needed(plan, learner, samples)[: signals - 1],
-        learner.trust_region,
-    )
+    needs = needed(plan, learner, samples)[: signals - 1]
+    model = local_model(gradients, inverses, needs, learner.trust_region)
     return Linearisation(model, tuple(found))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -15,8 +16,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from holdfast._support.devices import compiled, row, side_by_side, whole
 from holdfast.registry import Algorithm
 from holdfast.simulators.environment import Environment
-from holdfast.simulators.nature.adversary import Nature, Passes, attack, fit_critic, layers
-from holdfast.simulators.policy.networks import Normaliser, Policy
+from holdfast.simulators.nature.adversary import Nature, Passes, attack, fit_critic
+from holdfast.simulators.policy.networks import Normaliser, Policy, layers
 from holdfast.simulators.training import checkpoint, runs
 from holdfast.simulators.training.rollout import (
     Batch,
@@ -110,7 +111,7 @@ class Learner(eqx.Module):
     def split_key(self) -> tuple[Self, PRNGKeyArray]:
         """Return the state with a new key, and a key to use now."""
         key, own = jax.random.split(self.key)
-        return eqx.tree_at(lambda x: x.key, self, key), own
+        return dataclasses.replace(self, key=key), own
 
 
 class Samples(NamedTuple):
@@ -140,7 +141,7 @@ def worst_case_kernels(plan: Plan, env: Environment, learner: Learner) -> Learne
 
     keys = jax.random.split(own, len(plan.discounts))
     natures = side_by_side(one, learner.natures, Signal.of(plan), keys)
-    return eqx.tree_at(lambda x: x.natures, learner, natures)
+    return dataclasses.replace(learner, natures=natures)
 
 
 def sample(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Samples]:
@@ -237,15 +238,13 @@ def learn(
     sight = learner.sight.updated(samples.batches)
     if learner.sight.observations is not None and sight.observations is not None:
         policy = policy.rebased(learner.sight.observations, sight.observations)
-    return Learner(
-        policy,
-        sight,
-        natures,
-        tightening,
-        learner.limits,
-        learner.trust_region,
-        learner.key,
-        learner.iteration + 1,
+    return dataclasses.replace(
+        learner,
+        policy=policy,
+        sight=sight,
+        natures=natures,
+        tightening=tightening,
+        iteration=learner.iteration + 1,
     )
 
 
