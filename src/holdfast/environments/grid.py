@@ -26,10 +26,11 @@ def neighbours(shape: tuple[int, ...]) -> Int[np.ndarray, "cells moves"]:
     return row * shape[1] + column
 
 
-def noisy_moves(size: int, success: float) -> Kernel:
-    """Return the kernel of a square grid whose moves fail, and whose last cell absorbs.
+def noisy_moves(size: int, success: float) -> tuple[Kernel, Bool[np.ndarray, " cells"]]:
+    """Return the kernel of a square grid whose moves fail, and the indicator of its last cell.
 
-    The intended move happens with probability `success`, each other move with a third of the rest.
+    The last cell absorbs. The intended move happens with probability `success`, each other move with a
+    third of the rest.
     """
     check_whole_number("size", size, least=2)
     check_probability("success", success)
@@ -37,7 +38,8 @@ def noisy_moves(size: int, success: float) -> Kernel:
     successors[-1] = size * size - 1
     probabilities = np.full((4, 4), (1 - success) / 3)
     np.fill_diagonal(probabilities, success)
-    return Kernel(successors, np.broadcast_to(probabilities, successors.shape))
+    kernel = Kernel(successors, np.broadcast_to(probabilities, successors.shape))
+    return kernel, np.arange(size * size) == size * size - 1
 
 
 def indicator_of_cells(
@@ -57,8 +59,3 @@ def indicator_of_cells(
     signal = np.zeros((absorbing.size, 4))
     signal[list(cells)] = 1.0
     return signal
-
-
-def last_of(size: int) -> Bool[np.ndarray, " cells"]:
-    """Return the indicator of the last cell of a square grid."""
-    return np.arange(size * size) == size * size - 1

@@ -130,13 +130,10 @@ class LinearGaussian(Environment):
 
     @property
     def observation_size(self) -> int:
-        """The size of the state, which the policy sees."""
+        """The size of the state, which the policy, critics and adversaries see."""
         return self.dynamics.shape[-1]
 
-    @property
-    def feature_size(self) -> int:
-        """The size of the state, which critics and adversaries see."""
-        return self.dynamics.shape[-1]
+    feature_size = observation_size
 
     @property
     def action_space(self) -> Box:

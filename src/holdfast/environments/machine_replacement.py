@@ -79,8 +79,7 @@ def machine_replacement(
     reward = np.zeros((ages + 2, 2))
     reward[ages - 1] = -breakdown_cost
     reward[ages:] = -np.array(repair_costs, float)[:, None]
-    under_repair = np.zeros((ages + 2, 2))
-    under_repair[ages:] = 1.0
+    under_repair = np.repeat(np.arange(ages + 2)[:, None] >= ages, 2, axis=1)
     return RobustCMDP(
         transitions=Kernel(successors, probabilities),
         reward=reward,

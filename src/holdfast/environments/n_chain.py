@@ -9,8 +9,6 @@ from holdfast._support.arguments import check_probability, check_whole_number
 from holdfast.model import Kernel, RobustCMDP, at_least
 from holdfast.uncertainty import KL
 
-LEFT, RIGHT = 0, 1
-
 
 def n_chain(
     *,
@@ -60,11 +58,9 @@ def n_chain(
     node = np.arange(nodes)
     left, right = np.maximum(node - 1, 0), np.minimum(node + 1, nodes - 1)
     successors = np.stack([[left, right], [right, left]]).transpose(2, 0, 1)
-    reward = np.zeros((nodes, 2))
-    reward[:, LEFT] = 1.0
+    reward = np.tile([1.0, 0.0], (nodes, 1))
     reward[-1] += bonus
-    utility = np.zeros((nodes, 2))
-    utility[:, RIGHT] = 2.0
+    utility = np.tile([0.0, 2.0], (nodes, 1))
     return RobustCMDP(
         transitions=Kernel(successors, np.broadcast_to([1 - slip, slip], successors.shape)),
         reward=reward,

@@ -20,11 +20,12 @@ from holdfast.simulators.policy.agent import Agent
 
 FIGURE_INCHES = (7.6, 5.6)
 DOTS_PER_INCH = {".png": 150, ".gif": 80}
-SECONDS_PER_STEP, SECONDS_AT_THE_END = 0.4, 2.5
+_MILLISECONDS_PER_STEP, _MILLISECONDS_AT_THE_END = 400, 2500
 PUSH_MAGNIFIED = 3  # a push of 0.15 is otherwise too short to be seen
 
 _APPLE, _BOMB, _PATH, _PUSH, _QUIET = "#009e73", "#d62728", "#0072b2", "#9a3fb5", "#666666"
 _SETTINGS = {"font.size": 9, "font.family": "DejaVu Sans"}
+_BESIDE = {"textcoords": "offset points", "va": "center", "fontsize": 8, "zorder": 6}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,16 +118,9 @@ class Episode:
         if self.disturbances is None:
             return None
         before = jax.tree.map(lambda leaf: leaf[:-1], self.states)
-        undisturbed = _poses_after(
-            self.environment, before, self.actions, np.zeros_like(self.disturbances)
-        )
-        return np.asarray(self.states.pose)[1:, :2] - np.asarray(undisturbed)[:, :2]
-
-
-@eqx.filter_jit
-def _poses_after(env: PointGather, states: Any, actions: Any, disturbances: Any) -> Any:
-    after: Any = jax.vmap(env.step)(states, actions, disturbances).state
-    return after.pose
+        step = eqx.filter_jit(lambda env, *given: jax.vmap(env.step)(*given).state)
+        undisturbed = step(self.environment, before, self.actions, 0 * self.disturbances)
+        return np.asarray(self.states.pose)[1:, :2] - np.asarray(undisturbed.pose)[:, :2]
 
 
 def draw_episode(path: str | os.PathLike[str], episode: Episode, *, title: str = "") -> None:
@@ -176,8 +170,7 @@ def draw_episode(path: str | os.PathLike[str], episode: Episode, *, title: str =
         first, *rest = (
             image.quantize(palette=palette, dither=Image.Dither.NONE) for image in (*others, last)
         )
-        seconds = [SECONDS_PER_STEP] * len(rest) + [SECONDS_AT_THE_END]
-        milliseconds = [round(1000 * each) for each in seconds]
+        milliseconds = [_MILLISECONDS_PER_STEP] * len(rest) + [_MILLISECONDS_AT_THE_END]
         first.save(
             file, format="GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0
         )
@@ -285,15 +278,7 @@ def _label(
     from matplotlib.patheffects import withStroke
 
     rim = [withStroke(linewidth=2.5, foreground="white")]
-    look = {
-        "va": "center",
-        "fontsize": 8,
-        "color": colour,
-        "zorder": 6,
-        "path_effects": rim,
-        **look,
-    }
-    axes.annotate(text, place, xytext=offset, textcoords="offset points", **look)
+    axes.annotate(text, place, xytext=offset, color=colour, path_effects=rim, **_BESIDE, **look)
 
 
 def _legend(axes: Any, pushes: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from holdfast.environments.grid import indicator_of_cells, last_of, noisy_moves
+from holdfast.environments.grid import indicator_of_cells, noisy_moves
 from holdfast.model import RobustCMDP, at_most
 from holdfast.uncertainty import KL
 
@@ -59,7 +59,7 @@ def safe_navigation(
         Bossens, Robust Lagrangian and Adversarial Policy Gradient for Robust Constrained Markov
         Decision Processes (arXiv 2308.11267), experiments.
     """
-    kernel, goal = noisy_moves(size, success), last_of(size)
+    kernel, goal = noisy_moves(size, success)
     return RobustCMDP(
         transitions=kernel,
         reward=np.where(goal[:, None], 0.0, np.full(4, float(step_reward))),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from holdfast.environments.grid import indicator_of_cells, last_of, noisy_moves
+from holdfast.environments.grid import indicator_of_cells, noisy_moves
 from holdfast.model import RobustCMDP, at_most
 from holdfast.uncertainty import KL
 
@@ -58,7 +58,7 @@ def slippery_lake(
         Ganguly, Ghosh, Panaganti and Wierman, Efficient Policy Optimization in Robust Constrained
         MDPs with Iteration Complexity Guarantees (arXiv 2505.19238), experiments.
     """
-    kernel, goal = noisy_moves(size, success), last_of(size)
+    kernel, goal = noisy_moves(size, success)
     enters_goal = goal[kernel.successors] & ~goal[:, None, None]
     return RobustCMDP(
         transitions=kernel,

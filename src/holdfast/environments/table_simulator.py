@@ -124,10 +124,7 @@ class TableSimulator(Environment):
         """The number of states."""
         return self.ends.shape[-1]
 
-    @property
-    def feature_size(self) -> int:
-        """The number of states."""
-        return self.ends.shape[-1]
+    feature_size = observation_size
 
     @property
     def action_space(self) -> Discrete:

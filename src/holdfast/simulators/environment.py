@@ -285,12 +285,8 @@ class Environment(eqx.Module):
             if name not in self.parameters:
                 known = ", ".join(self.parameters) or "none"
                 raise ValueError(f"{name}: not a parameter of {self.name}, which has {known}")
-        names = list(changes)
-        return eqx.tree_at(
-            lambda env: [getattr(env, name) for name in names],
-            self,
-            [jnp.asarray(changes[name], jnp.float32) for name in names],
-        )
+        values = [jnp.asarray(value, jnp.float32) for value in changes.values()]
+        return eqx.tree_at(lambda env: [getattr(env, name) for name in changes], self, values)
 
     def __repr__(self) -> str:
         costs = ", ".join(self.cost_names) or "none"

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from holdfast._support.arguments import check_whole_number
 from holdfast.simulators.certificates.attack import FrozenPolicy, played_length
-from holdfast.simulators.certificates.attack_plan import AttackPlan, Callback, StressLevels
+from holdfast.simulators.certificates.attack_plan import AttackPlan, Callback, StressLevels, or_auto
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.environment import (
     Environment,
@@ -113,10 +113,8 @@ def stress(
         radii, noise, action_noise = (
             None if each == "auto" else each for each in (radii, noise, action_noise)
         )
-    if radii == "auto":
-        radii = (agents[0].settings.radius or _HOSTED_RADIUS,) if env.is_hosted else RADII
-    elif isinstance(radii, str):
-        raise ValueError(f"radii: expected a list of numbers, 'auto' or None, got {radii!r}")
+    hosted = (agents[0].settings.radius or _HOSTED_RADIUS,)
+    radii = or_auto("radii", radii, hosted if env.is_hosted else RADII)
     if restarts is None:
         restarts = _HOSTED_RESTARTS if env.is_hosted else RESTARTS
     if episodes is None:

@@ -180,7 +180,8 @@ def test_what_is_no_agent_is_refused_with_its_path(tmp_path):
         hf.load(tmp_path)
     agent = agent_of(BOX)
     bent = dataclasses.replace(agent, policy=agent_of(BOX, hidden=(8,)).policy)
-    header, _ = agent._contents()
+    agent.save(tmp_path / "whole")
+    header = checkpoint.read_header(tmp_path / "whole", "agent")
     checkpoint.save(tmp_path / "bent", header, (bent.policy, bent.observations))
     with pytest.raises(ValueError, match="bent: does not fit"):
         hf.load(tmp_path / "bent")

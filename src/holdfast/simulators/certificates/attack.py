@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,7 +21,6 @@ from holdfast.simulators.training.rollout import (
     Player,
     Sight,
     Signal,
-    Situation,
     rollout,
 )
 from holdfast.simulators.training.settings import AdversarySettings
@@ -64,13 +62,6 @@ class FrozenPolicy(eqx.Module):
         return Player(env, self.policy, sight, self.deterministic)
 
 
-class Attackers(NamedTuple):
-    """Trained adversaries along a leading axis, and the value each leaves of its own signal."""
-
-    natures: Nature
-    values: Float[Array, " n"]
-
-
 def played_length(horizon: int, discounts: Sequence[float], bootstrap: bool) -> int:
     """Return the number of steps for which an episode is played to measure it.
 
@@ -97,7 +88,7 @@ def watch(frozen: FrozenPolicy, key: PRNGKeyArray) -> Sight:
     if env.is_one_hot:
         return sight
     player, episodes = frozen.player(env, sight), -(-_WARM_UP_STEPS // env.horizon)
-    batch = rollout(player, _Watched(Nominal.create(env)), key, episodes)
+    batch = rollout(player, _Watched.create(env), key, episodes)
     features, nature = map(Normaliser.create, (env.feature_size, env.nature_feature_size))
     batches = jax.tree.map(lambda leaf: leaf[None], batch)
     fitted = Sight(None, features, nature, sight.clock).updated(batches)
@@ -113,8 +104,10 @@ def train_attackers(
     keys: Array,
     settings: AdversarySettings,
     judged_on: int,
-) -> Attackers:
+) -> tuple[Nature, Float[Array, " n"]]:
     """Train adversaries, each against one signal within one radius, and judge them on new episodes.
+
+    The adversaries have a leading axis. Each comes with the value that it leaves of its own signal.
 
     Arguments:
         frozen: the policy.
@@ -127,7 +120,7 @@ def train_attackers(
     """
     rate = frozen.critic_learning_rate
 
-    def one(index: Array, radius: Array, key: Array) -> Attackers:
+    def one(index: Array, radius: Array, key: Array) -> tuple[Nature, Array]:
         start, train, judge = jax.random.split(key, 3)
         signal = row(frozen.signals, index)
         nature = Nature.create(start, frozen.env, radius, settings, frozen.hidden, rate)
@@ -138,7 +131,7 @@ def train_attackers(
 
         nature, _ = lax.scan(update, nature, jax.random.split(train, settings.updates))
         returns = _play(frozen, judge, judged_on, sight, nature, index)
-        return Attackers(nature, returns[:, index].mean())
+        return nature, returns[:, index].mean()
 
     # Networks this small gain nothing from tensor cores, whose products have 10 bits of mantissa.
     with jax.default_matmul_precision("float32"):
@@ -197,11 +190,5 @@ def _sight(frozen: FrozenPolicy) -> Sight:
     return Sight(frozen.observations, None, None, not frozen.signals.bootstrap)
 
 
-class _Watched(eqx.Module):
+class _Watched(Nominal):
     """The nominal kernel as another type, so that `rollout` records the adversary's features."""
-
-    nominal: Nominal
-
-    def draw(self, key: PRNGKeyArray, situation: Situation) -> Array:
-        """Return a nominal disturbance."""
-        return self.nominal.draw(key, situation)

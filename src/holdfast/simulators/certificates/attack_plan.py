@@ -77,8 +77,8 @@ class StressLevels:
         """
         gaussian = isinstance(env.disturbance, GaussianNoise)
         box = isinstance(env.action_space, Box) and gaussian
-        noise = _or_auto("noise", noise, NOISE if gaussian else None)
-        action_noise = _or_auto("action_noise", action_noise, ACTION_NOISE if box else None)
+        noise = or_auto("noise", noise, NOISE if gaussian else None)
+        action_noise = or_auto("action_noise", action_noise, ACTION_NOISE if box else None)
         if noise is not None and not gaussian:
             raise ValueError(f"noise: the disturbance of {env.name} is not Gaussian")
         if action_noise is not None and not box:
@@ -111,9 +111,10 @@ class StressLevels:
         ]
 
 
-def _or_auto(
+def or_auto(
     name: str, given: Sequence[float] | str | None, default: Sequence[float] | None
 ) -> Sequence[float] | None:
+    """Return the levels that were given, with "auto" replaced by the default."""
     if given == "auto":
         return default
     if isinstance(given, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self, cast
 
@@ -213,36 +214,14 @@ def rollout(
         signal: that signal.
         keep_states: whether the batch contains the states.
     """
+    env, policy, sight = player.env, player.policy, player.sight
     devices = device_count()
     episodes = -(-episodes // devices) * devices
-    most = player.env.most_copies
-    rounds = 1 if most is None else -(-episodes // most)
-    at_once = -(-episodes // rounds)
-
-    def some(key: PRNGKeyArray) -> Batch:
-        return _at_once(player, kernel, key, at_once, critic, signal, keep_states)
-
-    if rounds == 1:
-        return some(key)
-
-    def joined(leaf: Array) -> Array:
-        leaf = jnp.moveaxis(leaf, 0, 1)
-        return leaf.reshape(leaf.shape[0], rounds * at_once, *leaf.shape[3:])[:, :episodes]
-
-    return jax.tree.map(joined, lax.map(some, jax.random.split(key, rounds)))
-
-
-def _at_once(
-    player: Player,
-    kernel: DisturbanceKernel,
-    key: PRNGKeyArray,
-    episodes: int,
-    critic: Critic | None,
-    signal: Signal | None,
-    keep_states: bool,
-) -> Batch:
-    env, policy, sight = player.env, player.policy, player.sight
-    nominal = isinstance(kernel, Nominal)
+    if env.most_copies is not None and episodes > env.most_copies:
+        few = functools.partial(rollout, critic=critic, signal=signal, keep_states=keep_states)
+        draw = functools.partial(few, player, kernel)
+        return _in_rounds(draw, key, episodes, env.most_copies)
+    nominal = type(kernel) is Nominal
     start_key, key = jax.random.split(key)
     keys = spread(jax.random.split(start_key, episodes))
     states, observations = spread(env.reset_rows(keys))
@@ -304,6 +283,21 @@ def _at_once(
     last = jax.vmap(env.features)(states)[None]
     batch = batch._replace(features=jnp.concatenate([batch.features, last]))
     return cast(Batch, spread(batch, axis=1))
+
+
+def _in_rounds(
+    some: Callable[[PRNGKeyArray, int], Batch], key: PRNGKeyArray, episodes: int, most: int
+) -> Batch:
+    """Return episodes that were drawn one part after the other, each of at most `most`."""
+    rounds = -(-episodes // most)
+    at_once = -(-episodes // rounds)
+
+    def joined(leaf: Array) -> Array:
+        leaf = jnp.moveaxis(leaf, 0, 1)
+        return leaf.reshape(leaf.shape[0], rounds * at_once, *leaf.shape[3:])[:, :episodes]
+
+    drawn = lax.map(lambda key: some(key, at_once), jax.random.split(key, rounds))
+    return jax.tree.map(joined, drawn)
 
 
 def _signals(reward: Array, costs: Array) -> Array:

@@ -12,24 +12,36 @@ from holdfast._support.arguments import check_whole_number
 if TYPE_CHECKING:
     from holdfast.simulators.environment import Environment
 
-KERNELS = ("auto", "gaussian-mixture", "categorical", "tilted")
-GRADIENTS = ("score", "pathwise")
+_CHOICES = {
+    "kernel": ("auto", "gaussian-mixture", "categorical", "tilted"),
+    "gradient": ("score", "pathwise"),
+    "limit_on": ("episode", "discounted"),
+}
+# Fields of type float by the numbers that they accept.
+_RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
+    ("learning_rate clip damping", "a number over 0", lambda x: 0 < x < math.inf),
+    ("critic_learning_rate trust_region", "a number over 0", lambda x: 0 < x < math.inf),
+    ("fisher_share line_search_decay", "a number in (0, 1]", lambda x: 0 < x <= 1),
+    ("evaluation_share", "a number in (0, 1]", lambda x: 0 < x <= 1),
+    ("reward_gae cost_gae", "a number in [0, 1]", lambda x: 0 <= x <= 1),
+    ("discount limit_margin limit_gain", "a number in [0, 1)", lambda x: 0 <= x < 1),
+    ("radius limit_confidence", "a finite number of at least 0", lambda x: 0 <= x < math.inf),
+)
 
 
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
-
-
-def _check(record: Any, names: str, expected: str, accepts: Callable[[float], bool]) -> None:
-    for name in names.split():
-        value = getattr(record, name)
-        if not (isinstance(value, int | float) and accepts(value)):
-            raise ValueError(f"{name}: expected {expected}, got {value!r}")
-
-
-def _at_least_0(x: float) -> bool:
-    return 0 <= x < math.inf
+def _check_values(record: Any) -> None:
+    """Raise a ValueError that names the first field whose value is out of range."""
+    for field in dataclasses.fields(record):
+        name, value = field.name, getattr(record, field.name)
+        if field.type == "int":
+            check_whole_number(name, value, least=2 if name == "candidates" else 1)
+        if value not in _CHOICES.get(name, (value,)):
+            choices = ", ".join(_CHOICES[name])
+            raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
+        for names, expected, accepts in _RANGES:
+            checked = name in names.split() and (name, value) != ("discount", None)
+            if checked and not (isinstance(value, int | float) and accepts(value)):
+                raise ValueError(f"{name}: expected {expected}, got {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,12 +83,7 @@ class AdversarySettings:
     candidates: int = 64
 
     def __post_init__(self) -> None:
-        _one_of("kernel", self.kernel, KERNELS)
-        _one_of("gradient", self.gradient, GRADIENTS)
-        for name in ("updates", "batch_size", "epochs", "minibatches", "components"):
-            check_whole_number(name, getattr(self, name), least=1)
-        check_whole_number("candidates", self.candidates, least=2)
-        _check(self, "learning_rate clip", "a number over 0", lambda x: 0 < x < math.inf)
+        _check_values(self)
 
     def episodes(self, horizon: int) -> int:
         """Return the episodes of a batch: at least `batch_size` steps, in minibatches of equal size."""
@@ -110,20 +117,9 @@ class StaticSettings:
     adversary: AdversarySettings = AdversarySettings()
 
     def __post_init__(self) -> None:
-        _one_of("limit_on", self.limit_on, ("episode", "discounted"))
-        whole = "batch_size cg_steps line_search_tries critic_epochs critic_minibatches"
-        for name in whole.split():
-            check_whole_number(name, getattr(self, name), least=1)
+        _check_values(self)
         for size in self.hidden:
             check_whole_number("hidden", size, least=1)
-        if self.discount is not None:
-            _check(self, "discount", "a number in [0, 1)", lambda x: 0 <= x < 1)
-        _check(self, "reward_gae cost_gae", "a number in [0, 1]", lambda x: 0 <= x <= 1)
-        _check(self, "damping critic_learning_rate", "a number over 0", lambda x: 0 < x < math.inf)
-        shares = "fisher_share line_search_decay evaluation_share"
-        _check(self, shares, "a number in (0, 1]", lambda x: 0 < x <= 1)
-        _check(self, "limit_margin limit_gain", "a number in [0, 1)", lambda x: 0 <= x < 1)
-        _check(self, "limit_confidence", "a finite number of at least 0", _at_least_0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,9 +171,6 @@ class Settings(StaticSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole_number("iterations", self.iterations, least=1)
-        _check(self, "radius", "a finite number of at least 0", _at_least_0)
-        _check(self, "trust_region", "a number over 0", lambda x: 0 < x < math.inf)
         for limit in self.cost_limit:
             if not math.isfinite(limit):
                 raise ValueError(f"cost_limit: expected finite numbers, got {limit!r}")
@@ -201,8 +194,8 @@ class Settings(StaticSettings):
     @property
     def static(self) -> StaticSettings:
         """The settings that are compiled into the training program."""
-        names = [field.name for field in dataclasses.fields(StaticSettings)]
-        return StaticSettings(**{name: getattr(self, name) for name in names})
+        fields = dataclasses.fields(StaticSettings)
+        return StaticSettings(**{field.name: getattr(self, field.name) for field in fields})
 
 
 def read_settings(given: Mapping[str, Any], steps: int | None = None) -> Settings:
