@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -27,6 +28,9 @@ NOISE = ((0.3, 0.0, 0.0), (0.1, 0.2, 0.0), (0.0, 0.05, 0.1))
 REWARD = ((1.0, 0.5, -0.5), (0.1, 0.0))
 COST = ((-0.3, 1.0, 0.4), (0.0, 0.2))
 INITIAL_MEAN = (2.0, 1.0, -1.0)
+
+# Full single precision, also on hardware whose default products have a shorter mantissa.
+_product = functools.partial(jnp.matmul, precision="highest")
 
 
 class LinearSignal(NamedTuple):
@@ -241,10 +245,3 @@ class LinearGaussian(Environment):
             shift=worse * reach * (pull / length if length else pull),
             gradient=v,
         )
-
-
-def _product(
-    matrix: Float[Array, "rows columns"], vector: Float[Array, " columns"]
-) -> Float[Array, " rows"]:
-    # Full single precision, also on hardware whose default products have a shorter mantissa.
-    return jnp.matmul(matrix, vector, precision=jax.lax.Precision.HIGHEST)

@@ -86,7 +86,7 @@ class Learner(eqx.Module):
         policy_key, nature_key, key = jax.random.split(key, 3)
         hidden = layers(env, settings.hidden)
         policy = Policy.create(policy_key, env.observation_size, hidden, env.action_space)
-        radius = jnp.asarray(numbers.radius) if plan.robust else None
+        radius = numbers.radius if plan.robust else None
 
         def nature(key: Array) -> Nature:
             rate = settings.critic_learning_rate
@@ -100,9 +100,8 @@ class Learner(eqx.Module):
             Normaliser.create(env.nature_feature_size) if normalise and plan.robust else None,
             clock=settings.limit_on == "episode",
         )
-        limits, delta = jnp.asarray(numbers.limits), jnp.asarray(numbers.trust_region)
-        zero = jnp.zeros(len(limits))
-        return cls(policy, sight, natures, zero, limits, delta, key, jnp.array(0))
+        limits, zero = numbers.limits, jnp.zeros(len(numbers.limits))
+        return cls(policy, sight, natures, zero, limits, numbers.trust_region, key, jnp.array(0))
 
     def player(self, env: Environment) -> Player:
         """Return the current policy in a simulator."""
