@@ -26,13 +26,17 @@ def test_importing_holdfast_imports_nothing_heavy():
 
 
 def test_the_core_needs_only_the_core():
-    """Tables run where Gymnasium, matplotlib, tyro and rich are not installed; and training is there."""
+    """Tables and JAX training work where Gymnasium, matplotlib, tyro and rich are not installed."""
     code = """
 import sys
 for name in ("gymnasium", "matplotlib", "tyro", "rich", "cvxpy", "tensorboard"):
     sys.modules[name] = None
 import holdfast as hf
 solution = hf.solve(hf.environments.n_chain(), iterations=2)
+from holdfast.simulators.train import prepare
+from holdfast.verbs import as_simulator
+prepare(as_simulator("point-gather"), "rcpo", radius=0.1, cost_limit=0.1)
+prepare(as_simulator(hf.environments.n_chain()), "rcpo", radius=0.1, limit_on="discounted")
 hf.train, hf.stress, hf.load
 print(hf.certify(hf.environments.n_chain(), solution.policy).feasible)
 """

@@ -80,10 +80,7 @@ def as_simulator(given: Any, **options: Any) -> Environment:
         >>> as_simulator("point-gather", horizon=20).horizon
         20
     """
-    import gymnasium
-
     from holdfast.environments.table_simulator import TableSimulator, named_simulator
-    from holdfast.gym.disturb import disturb, is_gymnasium
     from holdfast.simulators.environment import Environment
 
     if isinstance(given, str) and (given in registry.ENVIRONMENTS or "." in given.split(":")[0]):
@@ -95,6 +92,11 @@ def as_simulator(given: Any, **options: Any) -> Environment:
         return given
     if isinstance(given, RobustCMDP):
         return TableSimulator(given)
+    # Built-in simulators and tables are trained without Gymnasium, where it is not installed.
+    import gymnasium
+
+    from holdfast.gym.disturb import disturb, is_gymnasium
+
     if is_gymnasium(given):
         return disturb(given)
     if not isinstance(given, str):

@@ -178,10 +178,11 @@ def certify(
     Arguments:
         model: the model, or its name.
         policy: probabilities (S, A) with rows that sum to one, or action indices (S,).
-        bound: whether to compute an upper bound on the reward of all feasible policies. It takes some
-            twenty robust optimisations.
+        bound: whether to compute an upper bound on the worst-case reward of all feasible policies,
+            history-dependent ones included. It takes some twenty robust optimisations.
         nodes: largest number of regions for which branch and bound computes a bound, for feasible
-            policies in models of up to 512 states; 0 for the Lagrangian bound alone.
+            policies in models of up to 512 states; 0 for the Lagrangian bound alone. The bound from
+            regions holds for stationary policies, given as (S, A) tables.
         target: gap at which branch and bound stops.
 
     Example:

@@ -89,7 +89,7 @@ class BranchAndBoundResult(NamedTuple):
     """The result of branch and bound.
 
     Attributes:
-        value: upper bound on the worst-case reward of every feasible policy.
+        value: upper bound on the worst-case reward of every feasible stationary policy.
         judged: number of regions for which a bound was computed.
     """
 
