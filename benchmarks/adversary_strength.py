@@ -120,7 +120,7 @@ def attacked(
     frozen = FrozenPolicy(env, policy, None, signals, length, hidden, critic_learning_rate, False)
     key = jax.random.PRNGKey(1)
     indices = jnp.repeat(jnp.arange(2), len(radii))
-    found = train_attackers(
+    _, values = train_attackers(
         frozen,
         watch(frozen, key),
         indices,
@@ -129,7 +129,7 @@ def attacked(
         settings,
         JUDGED_ON,
     )
-    return np.asarray(found.values).reshape(2, len(radii))
+    return np.asarray(values).reshape(2, len(radii))
 
 
 def show(env: str, kernel: str, gradient: str, signal: str, radius: float, share: float) -> None:

@@ -35,7 +35,7 @@ def values_left(env, policy, discount, settings, radii, hidden, critic_learning_
     frozen = FrozenPolicy(env, policy, None, signals, length, hidden, critic_learning_rate, False)
     key = jax.random.PRNGKey(1)
     indices = jnp.repeat(jnp.arange(2), len(radii))
-    found = train_attackers(
+    _, values = train_attackers(
         frozen,
         watch(frozen, key),
         indices,
@@ -44,7 +44,7 @@ def values_left(env, policy, discount, settings, radii, hidden, critic_learning_
         settings,
         JUDGED_ON,
     )
-    return np.asarray(found.values).reshape(2, len(radii))
+    return np.asarray(values).reshape(2, len(radii))
 
 
 @pytest.mark.campaign

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from holdfast._support.devices import row, side_by_side, spread
@@ -159,8 +158,27 @@ def fisher_product(
 def conjugate_gradients(
     product: Callable[[Vector], Vector], right: Float[Array, "k n"], steps: int
 ) -> Float[Array, "k n"]:
-    """Return the solutions of Hx = b for several b, after at most `steps` steps from zero."""
-    return side_by_side(lambda b: cg(product, b, tol=_SOLVED, maxiter=steps)[0], right)
+    """Return the solutions of Hx = b for several b, after at most `steps` steps from zero.
+
+    A system rests once it is solved, or once rounding makes its curvature non-positive. JAX's own `cg`
+    has no such guard: it divides by that curvature, and the line search then refuses every step.
+    """
+
+    def step(_: int, carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        x, residual, direction, square = carry
+        curved = side_by_side(product, direction)
+        curvature = (direction * curved).sum(-1)
+        going = (square > _SOLVED**2 * scale) & (curvature > 0)
+        length = jnp.where(going, square / jnp.where(going, curvature, 1.0), 0.0)[:, None]
+        x = x + length * direction
+        residual = residual - length * curved
+        after = (residual * residual).sum(-1)
+        kept = jnp.where(going, after / jnp.where(going, square, 1.0), 0.0)[:, None]
+        return x, residual, residual + kept * direction, jnp.where(going, after, square)
+
+    scale = (right * right).sum(-1)
+    start = (jnp.zeros_like(right), right, right, scale)
+    return lax.fori_loop(0, steps, step, start)[0]
 
 
 class Landing(NamedTuple):
