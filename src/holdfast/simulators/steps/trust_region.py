@@ -161,7 +161,7 @@ def conjugate_gradients(
     """Return the solutions of Hx = b for several b, after at most `steps` steps from zero.
 
     A system rests once it is solved, or once rounding makes its curvature non-positive. JAX's own `cg`
-    has no such guard: it divides by that curvature, and the line search then refuses every step.
+    has no such guard; with it, equal training runs differed and some of them refused every step.
     """
 
     def step(_: int, carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
