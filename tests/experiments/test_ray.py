@@ -18,6 +18,9 @@ from holdfast.experiments import SolveSettings, TabularExperiment
 from holdfast.experiments.engines import RETRIES, EngineOptions, Failed, engine_named
 from holdfast.experiments.runner import run
 
+# Ray forks to start its own processes, in which nothing calls JAX.
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+
 
 @pytest.fixture(scope="module")
 def session(compiled):
