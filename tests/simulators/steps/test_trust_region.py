@@ -109,6 +109,13 @@ def test_conjugate_gradients_solve(seed):
     assert (found[2] == 0).all()
 
 
+def test_conjugate_gradients_rest_without_curvature():
+    """Rounding makes small curvatures zero or negative; the step so far is kept, and stays finite."""
+    right = np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 1]])
+    found = np.asarray(solved(np.diag([2.0, 0, -1]), right))
+    np.testing.assert_allclose(found, [[0.5, 0, 0], [0, 0, 0], [0, 0, 0]])
+
+
 @jax.jit
 def solved(matrix, right):
     return conjugate_gradients(lambda v: matrix @ v, right, 30)
