@@ -6,6 +6,7 @@ Claims about tables hold for values less their numerical error, others for confi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +16,7 @@ from holdfast._support.files import write_json, write_text
 from holdfast.experiments.description import Experiment, TabularExperiment
 from holdfast.experiments.reading import read_suite
 from holdfast.experiments.results import DeepResults, Results
-from holdfast.report.tables import Column, markdown, versions
+from holdfast.report.tables import markdown, text_columns, versions
 from holdfast.simulators.certificates.intervals import Measured
 from holdfast.simulators.certificates.stress_result import ACTIONS, ATTACK, Stress
 
@@ -164,105 +165,80 @@ def _end(results: Results, algorithm: str) -> str:
     return f"{algorithm.upper()} feasible on {count}, margin {spread}"
 
 
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        "gambler",
-        "RCPO meets its constraint, worst-case utility at least 2.5, at the end of every run.",
-        _TABLES,
-        ends(feasible=["rcpo"]),
-    ),
-    Claim(
-        "gambler",
-        "RCPO always satisfies the constraint during training, once an iterate has met it.",
-        _TABLES,
-        stays_feasible("rcpo"),
-    ),
-    Claim("gambler", "PCPO violates the constraint.", _TABLES, ends(infeasible=["pcpo"])),
-    Claim("gambler", "RVI violates the constraint.", _TABLES, ends(infeasible=["rvi"])),
-    Claim("gambler", "CPO violates the constraint.", _OURS, ends(infeasible=["cpo"])),
-    Claim(
-        "gambler",
-        "RCPO's worst-case reward is above PCPO's.",
-        _OURS,
-        earns("rcpo", "pcpo", most=0.0),
-    ),
-    Claim(
-        "gambler",
-        "RCPO's worst-case reward is close to RVI's, which we take as within 5 %.",
-        _TABLES,
-        earns("rcpo", "rvi", least=-_CLOSE, most=_CLOSE),
-    ),
-    Claim(
-        "n-chain",
-        "RCPO, PCPO and RVI all satisfy the constraint, worst-case utility at least 6.",
-        _TABLES,
-        ends(feasible=["rcpo", "pcpo", "rvi"]),
-    ),
-    Claim(
-        "n-chain",
-        "RCPO reaches RVI's worst-case reward, which we take as within 0.1 %.",
-        _TABLES,
-        earns("rcpo", "rvi", least=-_SAME, most=_SAME),
-    ),
-    Claim(
-        "n-chain",
-        "PCPO ends sub-optimal: its worst-case reward is more than 0.1 % below RVI's.",
-        _TABLES,
-        earns("pcpo", "rvi", least=_SAME),
-    ),
-    Claim(
-        "frozen-lake",
+# The claims about tables: statement, source and check, by model.
+_TABLE_CLAIMS: dict[str, dict[str, tuple[str, Check]]] = {
+    "gambler": {
+        "RCPO meets its constraint, worst-case utility at least 2.5, at the end of every run.": (
+            _TABLES,
+            ends(feasible=["rcpo"]),
+        ),
+        "RCPO always satisfies the constraint during training, once an iterate has met it.": (
+            _TABLES,
+            stays_feasible("rcpo"),
+        ),
+        "PCPO violates the constraint.": (_TABLES, ends(infeasible=["pcpo"])),
+        "RVI violates the constraint.": (_TABLES, ends(infeasible=["rvi"])),
+        "CPO violates the constraint.": (_OURS, ends(infeasible=["cpo"])),
+        "RCPO's worst-case reward is above PCPO's.": (_OURS, earns("rcpo", "pcpo", most=0.0)),
+        "RCPO's worst-case reward is close to RVI's, which we take as within 5 %.": (
+            _TABLES,
+            earns("rcpo", "rvi", least=-_CLOSE, most=_CLOSE),
+        ),
+    },
+    "n-chain": {
+        "RCPO, PCPO and RVI all satisfy the constraint, worst-case utility at least 6.": (
+            _TABLES,
+            ends(feasible=["rcpo", "pcpo", "rvi"]),
+        ),
+        "RCPO reaches RVI's worst-case reward, which we take as within 0.1 %.": (
+            _TABLES,
+            earns("rcpo", "rvi", least=-_SAME, most=_SAME),
+        ),
+        "PCPO ends sub-optimal: its worst-case reward is more than 0.1 % below RVI's.": (
+            _TABLES,
+            earns("pcpo", "rvi", least=_SAME),
+        ),
+    },
+    "frozen-lake": {
         "Only RCPO satisfies the constraint, worst-case utility at least 0.7: RCPO in every run, "
-        "PCPO and RVI in none.",
-        _TABLES,
-        ends(feasible=["rcpo"], infeasible=["pcpo", "rvi"]),
-    ),
-    Claim("frozen-lake", "CPO violates the constraint.", _OURS, ends(infeasible=["cpo"])),
-    Claim(
-        "frozen-lake",
-        "RCPO's worst-case reward is above PCPO's.",
-        _TABLES,
-        earns("rcpo", "pcpo", most=0.0),
-    ),
+        "PCPO and RVI in none.": (_TABLES, ends(feasible=["rcpo"], infeasible=["pcpo", "rvi"])),
+        "CPO violates the constraint.": (_OURS, ends(infeasible=["cpo"])),
+        "RCPO's worst-case reward is above PCPO's.": (_TABLES, earns("rcpo", "pcpo", most=0.0)),
+    },
+}
+CLAIMS = tuple(
+    Claim(model, statement, *rest)
+    for model, claims in _TABLE_CLAIMS.items()
+    for statement, rest in claims.items()
 )
 
 
 def _simulator_claims(results: DeepResults, step: float) -> list[Claim]:
     """Return the claims about an experiment in a simulator, for one step size."""
-    radius = results.experiment.radius
-    attack = f"the strongest attack found at radius {radius:g}"
-    stated: list[tuple[str, str, Callable[[DeepResults, float], Finding]]] = [
-        (
-            f"RCPO's cost is within the limit under {attack}, by its confidence interval",
+    attack = f"the strongest attack found at radius {results.experiment.radius:g}"
+    claims: dict[str, tuple[str, Callable[..., Finding]]] = {
+        f"RCPO's cost is within the limit under {attack}, by its confidence interval": (
             _OURS,
             _within,
         ),
-        ("PCPO's and CPO's are not", _OURS, _beyond),
-        (
-            "RCPO's reward under Gaussian noise is much higher than PCPO's and CPO's",
+        "PCPO's and CPO's are not": (_OURS, _beyond),
+        "RCPO's reward under Gaussian noise is much higher than PCPO's and CPO's": (
             _SIMULATORS,
-            lambda found, step: _higher(found, step, ACTIONS, _MUCH),
+            partial(_higher, kind=ACTIONS, by=_MUCH),
         ),
-        ("RCPO satisfies the constraint under Gaussian noise", _SIMULATORS, _holds_under_noise),
-        (
-            f"RCPO's reward is higher than PCPO's and CPO's under {attack}",
+        "RCPO satisfies the constraint under Gaussian noise": (_SIMULATORS, _holds_under_noise),
+        f"RCPO's reward is higher than PCPO's and CPO's under {attack}": (
             _OURS,
-            lambda found, step: _higher(found, step, ATTACK, 0.0),
+            partial(_higher, kind=ATTACK, by=0.0),
         ),
-        (
-            "without disturbance PCPO and CPO hold the limit while the reward rises",
+        "without disturbance PCPO and CPO hold the limit while the reward rises": (
             _OURS,
             _baselines,
         ),
-    ]
+    }
     return [
-        Claim(
-            results.environment,
-            f"Step {step:g}: {statement}",
-            source,
-            lambda found, check=check: check(found, step),
-        )
-        for statement, source, check in stated
+        Claim(results.environment, f"Step {step:g}: {statement}", source, partial(check, step=step))
+        for statement, (source, check) in claims.items()
     ]
 
 
@@ -347,28 +323,24 @@ def write_claims(out: Path, verdicts: Sequence[Verdict]) -> None:
     write_text(out / "claims.md", claims_markdown(verdicts))
     records = [
         {
-            "experiment": verdict.claim.experiment,
-            "statement": verdict.claim.statement,
-            "source": verdict.claim.source,
-            "holds": verdict.finding.holds,
-            "numbers": verdict.finding.numbers,
-            "changed_settings": verdict.settings,
+            "experiment": claim.experiment,
+            "statement": claim.statement,
+            "source": claim.source,
+            **finding._asdict(),
+            "changed_settings": settings,
         }
-        for verdict in verdicts
+        for claim, finding, settings in verdicts
     ]
     write_json(out / "claims.json", {"claims": records, "versions": versions()})
 
 
 def claims_markdown(verdicts: Sequence[Verdict]) -> str:
     """Return the claims as a Markdown table, followed by the settings that differ from the default."""
-    texts: dict[str, Callable[[Verdict], str]] = {
-        "experiment": lambda each: each.claim.experiment,
-        "claim": lambda each: each.claim.statement,
-        "source": lambda each: each.claim.source,
-        "measured": lambda each: each.finding.numbers,
-        "verdict": lambda each: "holds" if each.finding.holds else "**does not hold**",
-    }
-    table = markdown(verdicts, [Column(name, text, is_text=True) for name, text in texts.items()])
+    rows = [
+        (*claim[:3], numbers, "holds" if holds else "**does not hold**")
+        for claim, (holds, numbers), _ in verdicts
+    ]
+    table = markdown(rows, text_columns("experiment", "claim", "source", "measured", "verdict"))
     parts = ["# The paper's claims, measured", table.rstrip(), _LEGEND, *notes(verdicts)]
     return "\n\n".join(parts) + "\n"
 
@@ -385,10 +357,8 @@ def claims_table(verdicts: Sequence[Verdict]) -> Table:
     from rich.text import Text
 
     table = Table("experiment", "claim", "measured", "verdict", show_lines=True)
-    for each in verdicts:
-        holds = each.finding.holds
+    for claim, (holds, numbers), _ in verdicts:
         verdict = Text("holds", "green") if holds else Text("does not hold", "bold red")
-        ours = " (ours)" if each.claim.source == _OURS else ""
-        statement, numbers = Text(each.claim.statement + ours), Text(each.finding.numbers)
-        table.add_row(each.claim.experiment, statement, numbers, verdict)
+        ours = " (ours)" if claim.source == _OURS else ""
+        table.add_row(claim.experiment, Text(claim.statement + ours), Text(numbers), verdict)
     return table

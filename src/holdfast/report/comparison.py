@@ -1,6 +1,6 @@
 """Compares algorithms: one row per algorithm and model, and one per algorithm over all models.
 
-All numbers except the timings are identical, byte for byte, for identical runs.
+All numbers except the times are identical, byte for byte, for identical runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.experiments.results import DeepResults, Result, Results, Trained, feasible_rows
+from holdfast.experiments.results import DeepResults, Results, Trained, feasible_rows
 from holdfast.experiments.statistics import (
     IntervalEstimate,
     bootstrap,
@@ -50,6 +50,8 @@ class AlgorithmRow(NamedTuple):
         infeasible_share: fraction of infeasible iterates, without the start.
         gap: largest certified optimality gap over the runs; NaN without certificates.
         iterations: number of iterations of the longest run.
+        seconds: elapsed time of all runs.
+        cpu_seconds: processor time of all runs.
     """
 
     environment: str
@@ -67,15 +69,6 @@ class AlgorithmRow(NamedTuple):
     first_feasible: float
     infeasible_share: float
     gap: float
-    iterations: int
-
-
-class TimingRow(NamedTuple):
-    """The time of all runs of one algorithm on one model."""
-
-    environment: str
-    radius: float
-    algorithm: str
     iterations: int
     seconds: float
     cpu_seconds: float
@@ -116,7 +109,7 @@ def _algorithm_row(results: Results, algorithm: str) -> AlgorithmRow:
     gaps = [run.gap for run in runs]
     return AlgorithmRow(
         environment=results.environment,
-        radius=_radius(results),
+        radius=math.nan if results.radius is None else results.radius,
         algorithm=algorithm,
         runs=len(runs),
         reward=bootstrap(rewards),
@@ -130,7 +123,9 @@ def _algorithm_row(results: Results, algorithm: str) -> AlgorithmRow:
         first_feasible=float(np.median(starts)) if starts else math.inf,
         infeasible_share=float(np.mean(~later)) if later.size else math.nan,
         gap=math.nan if np.isnan(gaps).all() else float(np.nanmax(gaps)),
-        iterations=_iterations(runs),
+        iterations=max(len(run.history["reward"]) for run in runs) - 1,
+        seconds=sum(run.seconds for run in runs),
+        cpu_seconds=sum(run.cpu_seconds for run in runs),
     )
 
 
@@ -173,25 +168,6 @@ def _improvement(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> IntervalEsti
         return np.mean(list(each), axis=0)
 
     return stratified_bootstrap(groups, average)
-
-
-def timing_rows(results: Sequence[Results]) -> list[TimingRow]:
-    """Return the time of each algorithm on each model."""
-    rows = []
-    for found in results:
-        for algorithm, runs in found.runs.items():
-            which = (found.environment, _radius(found), algorithm, _iterations(runs))
-            seconds = sum(run.seconds for run in runs), sum(run.cpu_seconds for run in runs)
-            rows.append(TimingRow(*which, *seconds))
-    return rows
-
-
-def _radius(results: Results) -> float:
-    return math.nan if results.radius is None else results.radius
-
-
-def _iterations(runs: Sequence[Result]) -> int:
-    return max(len(run.history["reward"]) for run in runs) - 1
 
 
 def overall_rows(results: Sequence[Results]) -> list[OverallRow]:

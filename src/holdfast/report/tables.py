@@ -23,8 +23,8 @@ from holdfast.tabular.certify import gap_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-# Only wall-clock times differ between identical runs; they have a file of their own.
-_NOT_IN_DATA = ("seconds",)
+# Only times differ between identical runs; they have a file of their own.
+_TIMES = ("seconds", "cpu_seconds")
 _LETTERS = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "≤": r"$\le$", "–": "--"}
 # Two control characters mark bold text, since no cell contains them.
 _LATEX = str.maketrans(_LETTERS | {"<": "$<$", "\x02": r"\textbf{", "\x03": "}"})
@@ -38,6 +38,11 @@ class Column(NamedTuple):
     heading: str
     text: Callable[[Any], str]
     is_text: bool = False
+
+
+def text_columns(*headings: str) -> list[Column]:
+    """Return columns of text for rows that are sequences."""
+    return [Column(h, lambda row, i=i: str(row[i]), is_text=True) for i, h in enumerate(headings)]
 
 
 def versions() -> dict[str, str]:
@@ -59,12 +64,17 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     write_text(path, text.getvalue())
 
 
-def write_records(path: Path, rows: Sequence[Any]) -> None:
-    """Write named tuples as a CSV file; an estimate has three columns: value, low and high."""
-    header: list[str] = []
-    for name, value in zip(rows[0]._fields, rows[0], strict=True):
-        header += [name, f"{name}_low", f"{name}_high"] if len(_parts(value)) == 3 else [name]
-    write_csv(path, header, ([part for value in row for part in _parts(value)] for row in rows))
+def write_records(path: Path, rows: Sequence[Any], names: Sequence[str] = ()) -> None:
+    """Write (some fields of) named tuples as a CSV file; an estimate has columns for its interval."""
+    table = [
+        {
+            f"{name}{end}": part
+            for name in names or row._fields
+            for end, part in zip(("", "_low", "_high"), _parts(getattr(row, name)), strict=False)
+        }
+        for row in rows
+    ]
+    write_csv(path, list(table[0]), [list(row.values()) for row in table])
 
 
 def _parts(value: Any) -> tuple[Any, ...]:
@@ -80,7 +90,7 @@ def write_data(path: Path, results: Results) -> None:
     shared = [
         name
         for name in tables[0][1]
-        if name not in _NOT_IN_DATA and all(name in table for _, table in tables)
+        if name not in _TIMES and all(name in table for _, table in tables)
     ]
     rows = (
         (job.label, job.seed, *row)
@@ -121,14 +131,18 @@ def _cells(rows: Sequence[Any], shown: Sequence[Column], bold: str) -> list[list
 
 def write_comparison(folder: Path, results: Sequence[Results]) -> None:
     """Write `table`, `overall` and `timings`, each as `.md`, `.csv` and `.tex`."""
-    for name, rows, shown in (
-        ("table", comparison.algorithm_rows(results), _algorithm_columns(results)),
-        ("overall", comparison.overall_rows(results), _overall_columns(results)),
-        ("timings", comparison.timing_rows(results), _timing_columns(results)),
+    rows = comparison.algorithm_rows(results)
+    fields = [name for name in rows[0]._fields if name not in _TIMES]
+    timings = ("environment", "radius", "algorithm", "iterations", *_TIMES)
+    for name, records, shown, names in (
+        ("table", rows, _algorithm_columns(results), fields),
+        ("overall", comparison.overall_rows(results), _overall_columns(results), ()),
+        # Bold marks rewards, so no row of the timings is bold.
+        ("timings", [row._replace(best=False) for row in rows], _timing_columns(results), timings),
     ):
-        write_text(folder / f"{name}.md", f"{markdown(rows, shown)}\n{_NOTES[name]}\n")
-        write_text(folder / f"{name}.tex", latex(rows, shown))
-        write_records(folder / f"{name}.csv", rows)
+        write_text(folder / f"{name}.md", f"{markdown(records, shown)}\n{_NOTES[name]}\n")
+        write_text(folder / f"{name}.tex", latex(records, shown))
+        write_records(folder / f"{name}.csv", records, names)
 
 
 _NOTES = {
@@ -159,9 +173,8 @@ def write_chosen(folder: Path, results: Sequence[Results]) -> None:
     if not rows:
         return
     head = ("model", "algorithm", "setting", "tried")
-    shown = [Column(h, lambda row, i=i: str(row[i]), is_text=True) for i, h in enumerate(head)]
     note = "Each setting was tried with one seed that no run here uses; the runs here use the best."
-    write_text(folder / "chosen.md", f"{markdown(rows, shown)}\n{note}\n")
+    write_text(folder / "chosen.md", f"{markdown(rows, text_columns(*head))}\n{note}\n")
     write_csv(folder / "chosen.csv", head, rows)
 
 
@@ -193,13 +206,9 @@ def comparison_table(results: Sequence[Results], width: int = 120) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    rows = list(
-        zip(comparison.algorithm_rows(results), comparison.timing_rows(results), strict=True)
-    )
-    shown = [
-        (column, [column.text(row) for row, _ in rows]) for column in _algorithm_columns(results)
-    ]
-    shown.append((Column("CPU-seconds", str), [f"{timing.cpu_seconds:.1f}" for _, timing in rows]))
+    rows = comparison.algorithm_rows(results)
+    every = [*_algorithm_columns(results), _CPU_SECONDS]
+    shown = [(column, [column.text(row) for row in rows]) for column in every]
 
     def least(column: Column, cells: Sequence[str]) -> int:
         # Headings may be folded between words; numbers may not.
@@ -214,7 +223,7 @@ def comparison_table(results: Sequence[Results], width: int = 120) -> Table:
     for column, cells in shown:
         side: Literal["left", "right"] = "left" if column.is_text else "right"
         table.add_column(column.heading, justify=side, width=least(column, cells))
-    for i, (row, _) in enumerate(rows):
+    for i, row in enumerate(rows):
         style = "bold" if row.best else ("dim" if row.feasible < 1 else "")
         table.add_row(*(Text(cells[i], style) for _, cells in shown))
     return table
@@ -257,8 +266,11 @@ def _timing_columns(results: Sequence[Results]) -> list[Column]:
         *_model_columns(results),
         Column("iterations", lambda row: str(row.iterations)),
         Column("seconds", lambda row: f"{row.seconds:.1f}"),
-        Column("CPU-seconds", lambda row: f"{row.cpu_seconds:.1f}"),
+        _CPU_SECONDS,
     ]
+
+
+_CPU_SECONDS = Column("CPU-seconds", lambda row: f"{row.cpu_seconds:.1f}")
 
 
 def _model_columns(results: Sequence[Results]) -> list[Column]:
