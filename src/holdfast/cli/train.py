@@ -110,7 +110,7 @@ class TrainCommand:
             check_writable(out)
             videos = self._videos(out)
         from holdfast.experiments.compilation_cache import use_compilation_cache
-        from holdfast.report.records import read_outcome
+        from holdfast.report.records import read_training
         from holdfast.report.training import outcome_table, progress_on
         from holdfast.simulators.train import TrainingError, prepare
 
@@ -131,10 +131,10 @@ class TrainCommand:
                 agents = run.train(out, progress)
         except TrainingError as error:
             raise FailedError(str(error)) from error
-        outcome = read_outcome(out)
-        console().print(outcome_table(outcome))
-        if outcome.over_limits:
-            print(f"over a limit: {', '.join(outcome.over_limits)}")
+        trained = read_training(out)
+        console().print(outcome_table(trained))
+        if trained.over_limits:
+            print(f"over a limit: {', '.join(trained.over_limits)}")
         if self.environment == "point-gather":
             from holdfast.environments.point_gather_episode import Episode, draw_episode
 
@@ -148,7 +148,7 @@ class TrainCommand:
             print(f"filmed in {video}")
         print(f"written to {out}")
         print(f"next: holdfast stress {out}")
-        return NOT_FEASIBLE if outcome.over_limits else FEASIBLE
+        return NOT_FEASIBLE if trained.over_limits else FEASIBLE
 
     def _videos(self, out: Path) -> tuple[Path, ...]:
         """Return the paths of the videos, or refuse them before any work."""

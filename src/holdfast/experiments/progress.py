@@ -16,15 +16,14 @@ class JobProgress:
     """Progress of the jobs of an experiment.
 
     Arguments:
-        stream: where lines are printed.
         bar: the bar of a terminal; if it is disabled, lines are printed.
         jobs: number of all jobs.
     """
 
-    def __init__(self, stream: TextIO, bar: Progress, jobs: int) -> None:
-        self._stream, self._bar, self._jobs, self._done = stream, bar, jobs, 0
+    def __init__(self, bar: Progress, jobs: int) -> None:
+        self._bar, self._jobs, self._done = bar, jobs, 0
         self._running: list[str] = []
-        bar.add_task("", total=jobs, running="")
+        bar.add_task("", total=jobs)
 
     def keep(self, jobs: int) -> None:
         """Report jobs that an earlier run finished."""
@@ -54,46 +53,38 @@ class JobProgress:
 
     def _update(self) -> None:
         running = ", ".join(self._running)
-        self._bar.update(self._bar.task_ids[0], completed=self._done, running=running)
+        self._bar.update(self._bar.task_ids[0], completed=self._done, description=running)
 
     def _print(self, text: str) -> None:
-        if not self._bar.disable:
-            self._bar.console.print(text, markup=False)
-            return
-        width = len(str(self._jobs))
-        print(f"[{self._done:{width}}/{self._jobs}] {text}", file=self._stream, flush=True)
+        line = f"[{self._done:{len(str(self._jobs))}}/{self._jobs}] {text}"
+        self._bar.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def progress_bar(stream: TextIO, label: str) -> Progress:
+    """Return a bar that is shown on a terminal and disabled on other streams.
+
+    Arguments:
+        stream: where the bar is drawn.
+        label: text beside the bar, a format string of rich's `TextColumn`.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn(label))
+    hidden = not stream.isatty()
+    return Progress(*columns, console=Console(file=stream), transient=True, disable=hidden)
 
 
 @contextlib.contextmanager
 def progress_on(stream: TextIO, jobs: int) -> Iterator[JobProgress]:
     """Yield the progress of an experiment: a bar on a terminal, lines on other streams."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    with Progress(
-        TextColumn("all runs"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[running]}"),
-        console=Console(file=stream),
-        transient=True,
-        disable=not stream.isatty(),
-    ) as bar:
-        yield JobProgress(stream, bar, jobs)
+    with progress_bar(stream, "{task.description}") as bar:
+        yield JobProgress(bar, jobs)
 
 
 @contextlib.contextmanager
-def iterations_on(
-    stream: TextIO, label: str, iterations: int
-) -> Iterator[Callable[[int], None] | None]:
-    """Yield a callback for the iterations of one run that moves a bar; None unless on a terminal."""
-    if not stream.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(file=stream), transient=True) as bars:
-        bar = bars.add_task(label, total=iterations)
+def iterations_on(stream: TextIO, label: str, iterations: int) -> Iterator[Callable[[int], None]]:
+    """Yield a callback for the iterations of one run that moves the bar of a terminal."""
+    with progress_bar(stream, label) as bars:
+        bar = bars.add_task("", total=iterations)
         yield lambda iteration: bars.update(bar, completed=iteration)

@@ -11,8 +11,8 @@ from holdfast.report import tables
 from holdfast.report.charts import Axis, Chart, Limit, label_of, styles_of
 from holdfast.report.comparison import simulator_rows
 from holdfast.report.experiment_charts import over_seeds
-from holdfast.report.figures import write_figure, write_plane, write_radii
-from holdfast.report.stress import plot_learning, plot_stress
+from holdfast.report.figures import write_charts, write_figure, write_plane, write_radii
+from holdfast.report.stress import plot_stress
 
 
 def write_experiment(folder: Path, results: Sequence[Results]) -> None:
@@ -63,7 +63,7 @@ def write_simulator_experiment(folder: Path, results: DeepResults) -> None:
     if quiet:
         charts = _learning_charts("undisturbed", quiet, cost, experiment.cost_limit)
         title = "simulator without disturbance: mean ± 1 standard deviation over seeds"
-        plot_learning(folder / "undisturbed.png", list(charts.values()), title)
+        write_charts(folder / "undisturbed", list(charts.values()), title, [".png"])
 
 
 def _learning_charts(

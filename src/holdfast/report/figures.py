@@ -49,15 +49,11 @@ def write_figure(path: Path, results: Results) -> None:
 
     The SVG file is identical, byte for byte, for identical results.
     """
-    charts = figure_charts(results)
-    size = (1, len(charts), PANEL_INCHES, 0.0, 0.4)
-    with panels(path, (".png", ".svg"), *size) as (figure, ((*axes,),)):
-        name = _TITLES.get(results.environment, results.environment)
-        radius = "" if results.radius is None else f", radius {results.radius:g}"
-        seeds = max(map(len, results.runs.values()))
-        spread = "one seed" if seeds == 1 else f"mean ± 1 standard deviation, {seeds} seeds"
-        figure.suptitle(f"{name}{radius}: {spread}", fontsize=11)
-        draw_side_by_side(figure, axes, charts)
+    name = _TITLES.get(results.environment, results.environment)
+    radius = "" if results.radius is None else f", radius {results.radius:g}"
+    seeds = max(map(len, results.runs.values()))
+    spread = "one seed" if seeds == 1 else f"mean ± 1 standard deviation, {seeds} seeds"
+    write_charts(path, figure_charts(results), f"{name}{radius}: {spread}")
 
 
 def write_plane(path: Path, results: Results) -> None:
@@ -74,14 +70,21 @@ def write_plane(path: Path, results: Results) -> None:
 
 def write_radii(path: Path, results: Sequence[Results]) -> None:
     """Write `path.png` and `path.svg`: reward and smallest margin against the radius of one model."""
-    charts = radius_charts(results)
-    with panels(path, (".png", ".svg"), 1, 2, PANEL_INCHES, 0.0, 0.4) as (figure, ((*axes,),)):
-        draw_side_by_side(figure, axes, charts)
-        title = f"{results[0].environment}: filled where every seed is feasible"
-        axes[0].set_title(title, fontsize=11)
+    title = f"{results[0].environment}: filled where every seed is feasible"
+    write_charts(path, radius_charts(results), title)
 
 
-_BESIDE = {"frameon": False, "fontsize": 8, "loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+def write_charts(
+    path: Path, charts: Sequence[Chart], title: str, suffixes: Sequence[str] = (".png", ".svg")
+) -> None:
+    """Write charts side by side, with labels at the limits and one legend below."""
+    size = (1, len(charts), PANEL_INCHES, 0.0, 0.4)
+    with panels(path, suffixes, *size) as (figure, ((*axes,),)):
+        figure.suptitle(title, fontsize=11)
+        for panel, chart in zip(axes, charts, strict=True):
+            draw_chart(panel, chart)
+            label_limits(panel, chart)
+        legend_below(figure, {each.name: each for each in charts[0].series})
 
 
 @contextlib.contextmanager
@@ -118,16 +121,15 @@ def panels(
             write_bytes(path.with_suffix(suffix), image.getvalue())
 
 
-def draw_side_by_side(figure: Any, axes: Sequence[Any], charts: Sequence[Chart]) -> None:
-    """Draw each chart on its axes, with labels at the limits and one legend below."""
-    for panel, chart in zip(axes, charts, strict=True):
-        draw_chart(panel, chart)
-        label_limits(panel, chart)
-    legend_below(figure, {each.name: each for each in charts[0].series})
+def draw_chart(axes: Any, chart: Chart, heights: tuple[float, float] | None = None) -> None:
+    """Draw the series and limits of a chart on matplotlib axes.
 
-
-def draw_chart(axes: Any, chart: Chart) -> None:
-    """Draw the series and limits of a chart on matplotlib axes; every limit is within the axes."""
+    Arguments:
+        axes: the axes.
+        chart: the chart.
+        heights: vertical range, with 8 % of room added at both ends; by default it contains every
+            series and every limit.
+    """
     # RCPO is drawn last, on top of the others.
     for series in sorted(chart.series, key=lambda each: each.colour == STYLES["rcpo"].colour):
         is_spaced = len(chart.x.ticks) > 0 or len(series.hollow) > 0
@@ -141,29 +143,29 @@ def draw_chart(axes: Any, chart: Chart) -> None:
         axes.set_xlim(axis.ticks[0], axis.ticks[-1])
     axes.set_xlabel(axis.name)
     axes.set_ylabel(chart.y)
-    low, high = span_of([chart])
-    set_heights(axes, low, high)
+    low, high = span_of([chart]) if heights is None else heights
+    room = 0.08 * ((high - low) or max(abs(high), 1.0))
+    axes.set_ylim(low - room, high + room)
     for limit in chart.limits:
-        draw_limit(axes, limit)
+        _draw_limit(axes, limit)
 
 
 def _draw_series(axes: Any, series: Series, *, marked: bool) -> None:
     x = np.asarray(series.x, float)
-    look = {"color": series.colour, "linestyle": _DASHES[series.dash], "lw": _width(series)}
     if series.low is not None:
         axes.fill_between(x, series.low, series.high, color=series.colour, alpha=0.18, lw=0)
     # Markers at the ends of the axis are drawn whole.
-    axes.plot(
-        x, series.y, **look, marker="o" if marked else "", ms=3.5, clip_on=not marked, zorder=4
-    )
+    marker = {"marker": "o" if marked else "", "ms": 3.5, "clip_on": not marked}
+    axes.plot(x, series.y, **_look(series), **marker, zorder=4)
     ring = {"color": series.colour, "markerfacecolor": "white", "clip_on": False, "zorder": 5}
     for at, height, hollow in zip(x, series.y, series.hollow or [False] * len(x), strict=True):
         if hollow:
             axes.plot(at, height, "o", ms=5, **ring)
 
 
-def _width(series: Series) -> float:
-    return 2.2 if series.colour == STYLES["rcpo"].colour else 1.6
+def _look(series: Series) -> dict[str, Any]:
+    width = 2.2 if series.colour == STYLES["rcpo"].colour else 1.6
+    return {"color": series.colour, "linestyle": _DASHES[series.dash], "lw": width}
 
 
 def span_of(charts: Sequence[Chart]) -> tuple[float, float]:
@@ -177,13 +179,7 @@ def span_of(charts: Sequence[Chart]) -> tuple[float, float]:
     return min(finite), max(finite)
 
 
-def set_heights(axes: Any, low: float, high: float) -> None:
-    """Set the vertical range, with 8 % of room at both ends."""
-    room = 0.08 * ((high - low) or max(abs(high), 1.0))
-    axes.set_ylim(low - room, high + room)
-
-
-def draw_limit(axes: Any, limit: Limit) -> None:
+def _draw_limit(axes: Any, limit: Limit) -> None:
     """Draw a dashed line, and shade the side on which the constraint is violated."""
     line, span, ends, set_ends = (
         (axes.axvline, axes.axvspan, axes.get_xlim(), axes.set_xlim)
@@ -201,14 +197,8 @@ def _draw_plane(axes: Any, plane: Plane) -> None:
     from matplotlib.lines import Line2D
 
     handles = []
-    start: dict[str, Any] = {
-        "marker": "s",
-        "ms": 4.5,
-        "color": _QUIET,
-        "markerfacecolor": "white",
-        "ls": "",
-    }
-    end: dict[str, Any] = {**start, "marker": "o", "ms": 6, "label": "infeasible end"}
+    hollow: dict[str, Any] = {"color": _QUIET, "markerfacecolor": "white", "ls": ""}
+    start = {**hollow, "marker": "s", "ms": 4.5}
     for cloud in plane.clouds:
         for trace in cloud.traces:
             axes.plot(*trace, color=cloud.colour, lw=0.8, alpha=0.6)
@@ -221,12 +211,13 @@ def _draw_plane(axes: Any, plane: Plane) -> None:
         for trace in cloud.traces:
             _draw_arrow(axes, trace, cloud.colour)
     for limit in plane.limits:
-        draw_limit(axes, limit)
+        _draw_limit(axes, limit)
     axes.set_xlabel(f"{plane.x} (left of the line: violated)")
     axes.set_ylabel(plane.y)
-    axes.legend(
-        handles=[*handles, Line2D([], [], **start, label="start"), Line2D([], [], **end)], **_BESIDE
-    )
+    handles.append(Line2D([], [], **start, label="start"))
+    handles.append(Line2D([], [], **hollow, marker="o", ms=6, label="infeasible end"))
+    beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    axes.legend(handles=handles, frameon=False, fontsize=8, **beside)
 
 
 def _draw_arrow(axes: Any, trace: Trace, colour: str) -> None:
@@ -254,17 +245,7 @@ def legend_below(figure: Any, shown: Mapping[str, Series]) -> None:
     """Draw a legend of series by label below the panels."""
     from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=series.colour,
-            linestyle=_DASHES[series.dash],
-            lw=_width(series),
-            label=label,
-        )
-        for label, series in shown.items()
-    ]
+    handles = [Line2D([], [], **_look(each), label=label) for label, each in shown.items()]
     # A character takes 0.07 inches at this size, the line and the gaps 0.9.
     fitting = figure.get_figwidth() / (0.07 * max(map(len, shown)) + 0.9)
     columns = max(1, min(len(handles), int(fitting)))

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -158,64 +158,11 @@ class Standing:
         return all(cost <= limit for cost, limit in zip(self.costs, limits, strict=True))
 
 
-def standings(description: Mapping[str, Any], rows: Iterable[Row]) -> list[Standing]:
+def standings(description: Mapping[str, Any], rows: Sequence[Row]) -> list[Standing]:
     """Return the standing of every seed over the rows, and the mean if there are several seeds."""
-    by_seed: dict[int, list[Row]] = {seed: [] for seed in description["seeds"]}
-    for row in rows:
-        by_seed[row["seed"]].append(row)
-    found = [Standing.of(str(seed), own) for seed, own in by_seed.items()]
-    if len(found) > 1:
-        found.append(Standing.of("mean", [row for own in by_seed.values() for row in own]))
-    return found
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingOutcome:
-    """The end of a training run: means over its last tenth, and at most its last ten iterations.
-
-    Attributes:
-        description: description of the run.
-        iterations: number of iterations in the means.
-        standings: one per seed, followed by the mean if there are several seeds.
-    """
-
-    description: Mapping[str, Any]
-    iterations: int
-    standings: list[Standing]
-
-    @classmethod
-    def of(cls, description: Mapping[str, Any], rows: Sequence[Row]) -> Self:
-        """Return the outcome of rows of `metrics.jsonl`, at least one iteration of every seed."""
-        done = rows[-1]["iteration"] + 1
-        last = max(1, min(_LATE, done // _LATE))
-        late = [row for row in rows if row["iteration"] >= done - last]
-        return cls(description, last, standings(description, late))
-
-    @property
-    def seeds(self) -> list[Standing]:
-        """The standings of the seeds, without the mean."""
-        return [each for each in self.standings if each.label != "mean"]
-
-    @property
-    def over_limits(self) -> list[str]:
-        """Seeds with a cost over its limit; empty if the algorithm has no limits."""
-        if not self.description["constrained"]:
-            return []
-        limits = self.description["limits"]
-        return [f"seed {each.label}" for each in self.seeds if not each.keeps(limits)]
-
-
-def read_outcome(folder: Path) -> TrainingOutcome:
-    """Return the outcome of the training run in a folder.
-
-    Raises:
-        ValueError: the folder has no training run, or the run has no iteration yet.
-    """
-    description = runs.read_description(folder)
-    rows = runs.read_lines(folder / runs.METRICS)
-    if description is None or not rows:
-        raise ValueError(f"{folder}: holds no training run")
-    return TrainingOutcome.of(description, rows)
+    seeds = description["seeds"]
+    found = [Standing.of(str(seed), [row for row in rows if row["seed"] == seed]) for seed in seeds]
+    return [*found, Standing.of("mean", rows)] if len(seeds) > 1 else found
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -245,9 +192,26 @@ class TrainingRecord:
         return self.done >= self.description["settings"]["iterations"]
 
     @property
-    def outcome(self) -> TrainingOutcome | None:
-        """The end of the run so far; None before the first iteration."""
-        return TrainingOutcome.of(self.description, self.rows) if self.done else None
+    def late(self) -> int:
+        """Number of iterations at the end of the run so far: its last tenth, and at most ten."""
+        return max(1, min(_LATE, self.done // _LATE))
+
+    @property
+    def standings(self) -> list[Standing]:
+        """Means over the end of the run, as `standings` returns them."""
+        return standings(self.description, self.rows[-self.late * len(self.description["seeds"]) :])
+
+    @property
+    def seeds(self) -> list[Standing]:
+        """The standings of the seeds, without the mean."""
+        return [each for each in self.standings if each.label != "mean"]
+
+    @property
+    def over_limits(self) -> list[str]:
+        """Seeds with a cost over its limit; empty if the algorithm has no limits."""
+        limits = self.description["limits"]
+        over = [f"seed {each.label}" for each in self.seeds if not each.keeps(limits)]
+        return over if self.description["constrained"] else []
 
     def curve(self, name: str, index: int | None = None) -> Float[np.ndarray, "seeds iterations"]:
         """Return a measurement by seed and iteration."""
@@ -269,12 +233,8 @@ def read_training(folder: Path, stress: Stress | None = None) -> TrainingRecord:
     Raises:
         ValueError: a file is damaged or was written by a newer version; the message names the file.
     """
-    path = folder / runs.DESCRIPTION
-    try:
-        made_with = dict(json.loads(path.read_text()).get("made_with", {}))
-    except (ValueError, OSError, AttributeError, TypeError) as error:
-        raise ValueError(f"{path}: damaged, not the description of a run ({error})") from error
-    check_not_newer(made_with)
+    # A newer version may use another format, so its number is checked before the format.
+    check_not_newer(_read_json(folder / runs.DESCRIPTION).get("made_with", {}))
     description = runs.read_description(folder)
     assert description is not None
     by_iteration: dict[int, dict[int, dict[str, Any]]] = {}

@@ -1,4 +1,4 @@
-"""Draws the results of `stress` and the learning curves of training runs."""
+"""Draws the results of `stress`."""
 
 from __future__ import annotations
 
@@ -83,15 +83,6 @@ def plot_stress(
         _stress_legend(figure, results, [chart for row in rows for chart in row], first)
 
 
-def plot_learning(path: Path, charts: Sequence[Chart], title: str) -> None:
-    """Draw charts of training side by side, with one legend below, as `.png` or `.svg`."""
-    panel = (1.2 * _PANEL_INCHES[0], _PANEL_INCHES[1])
-    size = (1, len(charts), panel, 0.0, 2 * _LEGEND_INCHES)
-    with figures.panels(path, (path.suffix,), *size) as (figure, ((*axes,),)):
-        figures.draw_side_by_side(figure, axes, charts)
-        figure.suptitle(title, fontsize=11)
-
-
 def _stress_row(
     row: Sequence[Any], charts: Sequence[Chart], tests: Sequence[Chart], *, is_last: bool
 ) -> None:
@@ -104,10 +95,7 @@ def _stress_row(
     least, most = figures.span_of(charts)
     low, high = max(least, low - 0.25 * reach), min(most, high + 0.5 * reach)
     for i, (panel, chart) in enumerate(zip(row, charts, strict=True)):
-        figures.draw_chart(panel, chart._replace(limits=()))
-        figures.set_heights(panel, low, high)
-        for limit in chart.limits:
-            figures.draw_limit(panel, limit)
+        figures.draw_chart(panel, chart, (low, high))
         if i:
             panel.set_ylabel("")
             panel.tick_params(labelleft=False)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from holdfast.experiments.progress import progress_bar
 from holdfast.report.charts import label_of
-from holdfast.report.records import Standing, TrainingOutcome, standings
+from holdfast.report.records import Standing, TrainingRecord, standings
 from holdfast.simulators.training.runs import Row, limits_of
 
 if TYPE_CHECKING:
@@ -36,12 +37,10 @@ def headline(description: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def outcome_table(outcome: TrainingOutcome) -> Table:
+def outcome_table(run: TrainingRecord) -> Table:
     """Return the end of a run as a table for a terminal."""
-    last = outcome.iterations
-    which = "the last iteration" if last == 1 else f"the last {last} iterations"
-    title = f"{headline(outcome.description)}: {which}"
-    return _table(outcome.description, outcome.standings, title)
+    which = "the last iteration" if run.late == 1 else f"the last {run.late} iterations"
+    return _table(run.description, run.standings, f"{headline(run.description)}: {which}")
 
 
 def _table(description: Mapping[str, Any], found: Sequence[Standing], title: str) -> Table:
@@ -202,28 +201,15 @@ def _live_table(stream: TextIO, description: Mapping[str, Any]) -> Iterator[Show
 @contextlib.contextmanager
 def tests_on(stream: TextIO) -> Iterator[Callable[[int, int, str], None]]:
     """Yield a progress function of `stress`: finished tests, number of tests, name of the next test."""
-    if not stream.isatty():
-        printed = -_LOG_EVERY
+    printed = -_LOG_EVERY
+    with progress_bar(stream, "{task.description}") as bars:
+        task = bars.add_task("compiling", total=None)
 
-        def line(done: int, total: int, what: str) -> None:
+        def show(done: int, total: int, what: str) -> None:
             nonlocal printed
-            if time.monotonic() - printed >= _LOG_EVERY:
+            bars.update(task, completed=done, total=total, description=what)
+            if bars.disable and time.monotonic() - printed >= _LOG_EVERY:
                 printed = time.monotonic()
                 print(f"[{done:{len(str(total))}}/{total}] {what}", file=stream, flush=True)
 
-        yield line
-        return
-    from rich import progress
-    from rich.console import Console
-
-    columns = (
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TextColumn("{task.description}"),
-        progress.TimeElapsedColumn(),
-    )
-    with progress.Progress(*columns, console=Console(file=stream), transient=True) as bars:
-        task = bars.add_task("compiling", total=None)
-        yield lambda done, total, what: bars.update(
-            task, completed=done, total=total, description=what
-        )
+        yield show

@@ -136,8 +136,8 @@ def _facts(shown: Sequence[ShownRun]) -> list[Cell]:
     seeds = len(about["seeds"])
     count = f"{seeds} {'seed' if seeds == 1 else 'seeds'}"
     facts = [Cell(shown[0].label), *limits, Cell(count), Cell(f"{_progress(run)} iterations")]
-    if run.outcome is not None and run.finished and about["constrained"]:
-        over = ", ".join(run.outcome.over_limits)
+    if run.finished and about["constrained"]:
+        over = ", ".join(run.over_limits)
         facts.append(Cell(f"{over} over a limit", "bad") if over else Cell("within limits", "good"))
     return facts
 
@@ -197,17 +197,11 @@ def _against_cost(shown: Sequence[ShownRun]) -> list[Block]:
     blocks: list[Block] = []
     for i, (cost, limit) in enumerate(limits_of(shown[0].run.description)):
         clouds = []
-        for run, label, style, _ in shown:
-            if run.outcome is None:
-                continue
+        for run, label, style, _ in (each for each in shown if each.run.done):
+            limits = run.description["limits"]
             points = [
-                EndPoint(
-                    each.costs[i],
-                    each.reward,
-                    f"seed {each.label}",
-                    each.keeps(run.description["limits"]),
-                )
-                for each in run.outcome.seeds
+                EndPoint(each.costs[i], each.reward, f"seed {each.label}", each.keeps(limits))
+                for each in run.seeds
             ]
             trace = Trace(run.curve("costs", i).mean(0), run.curve("reward").mean(0))
             clouds.append(Cloud(label, *style, points, [trace]))
@@ -228,18 +222,18 @@ def _ends(shown: Sequence[ShownRun]) -> PageTable:
 
     rows = []
     for run, label, _, _ in shown:
-        cells, outcome = [Cell(label), Cell(_progress(run))], run.outcome
-        if outcome is None:
+        cells = [Cell(label), Cell(_progress(run))]
+        if not run.done:
             rows.append([*cells, *[Cell("–")] * (len(head) - 2)])
             continue
-        mean = outcome.standings[-1]
+        mean = run.standings[-1]
         cells += [number(mean.reward), number(mean.nominal_reward)]
         for i, (_, limit) in enumerate(costs):
             margin = limit - mean.costs[i]
             tone = "good" if margin >= 0 else "bad"
             cells += [number(mean.costs[i]), Cell(margin_text(margin), tone)]
             cells.append(number(mean.nominal_costs[i]))
-        kept = [each.keeps(run.description["limits"]) for each in outcome.seeds]
+        kept = [each.keeps(run.description["limits"]) for each in run.seeds]
         critical = "–" if run.stress is None else critical_text(run.stress)
         rows.append([*cells, Cell(f"{sum(kept)} of {len(kept)}"), Cell(critical)])
     title = "Last iterations, mean over seeds, worst case"
