@@ -8,8 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from holdfast.experiments.results import ConstraintThreshold
-from holdfast.report.charts import Axis, Chart, Limit, Series, Trace
-from holdfast.report.experiment_charts import iteration_ticks, margin_plane
+from holdfast.report.charts import Axis, Chart, Limit, Series, Trace, iteration_ticks, margin_plane
 from holdfast.report.figures import (
     DOTS_PER_INCH,
     PANEL_INCHES,

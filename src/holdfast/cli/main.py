@@ -15,17 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from holdfast import __version__
-from holdfast.cli._shared import (
-    BAD_INPUT,
-    CLOSED_PIPE,
-    FAILED,
-    INTERRUPTED,
-    BadInputError,
-    Command,
-    FailedError,
-    in_options,
-    options_of,
-)
+from holdfast.cli import _shared
+from holdfast.cli._shared import BadInputError, Command, FailedError
 from holdfast.cli.bench import BenchCommand
 from holdfast.cli.certify import CertifyCommand
 from holdfast.cli.report import ReportCommand
@@ -67,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED_PIPE
+        return _shared.CLOSED_PIPE
 
 
 def _run(arguments: list[str]) -> int:
@@ -81,14 +72,17 @@ def _run(arguments: list[str]) -> int:
     try:
         return command.run()
     except BadInputError as error:
-        print(f"holdfast: {in_options(str(error), options_of(command))}", file=sys.stderr)
-        return BAD_INPUT
+        print(
+            f"holdfast: {_shared.in_options(str(error), _shared.options_of(command))}",
+            file=sys.stderr,
+        )
+        return _shared.BAD_INPUT
     except FailedError as error:
         print(f"holdfast: {error}", file=sys.stderr)
-        return FAILED
+        return _shared.FAILED
     except KeyboardInterrupt:
         print("Interrupted. The same command resumes from the files on disk.", file=sys.stderr)
-        return INTERRUPTED
+        return _shared.INTERRUPTED
 
 
 def _parse(arguments: list[str]) -> Command:

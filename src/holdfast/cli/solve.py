@@ -16,7 +16,6 @@ from holdfast.cli._shared import (
     NOT_FEASIBLE,
     SetOptions,
     check_writable,
-    console,
     option,
     refused,
 )
@@ -80,7 +79,7 @@ class SolveCommand:
         import holdfast as hf
         from holdfast.experiments.compilation_cache import use_compilation_cache
         from holdfast.experiments.progress import iterations_on
-        from holdfast.report.solution import read_model, solution_table, write_solution
+        from holdfast.report.solution import read_model, write_solution
 
         with refused():
             check_writable(out)
@@ -106,10 +105,7 @@ class SolveCommand:
             "nodes": self.nodes,
         }
         write_solution(out, model, solution, record)
-        if solution.certificate is not None:
-            print(f"{solution.algorithm.upper()}: {solution.certificate}")
-        else:
-            console().print(solution_table(model, solution))
+        print(solution)
         if solution.certificate is None and solution.attainable is not None:
             best = ", ".join(f"{value:.6g}" for value in solution.attainable)
             print(f"each constraint on its own could reach, in the worst case: {best}")

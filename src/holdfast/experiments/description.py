@@ -257,8 +257,8 @@ class DeepExperiment(Experiment):
 
     Example:
         >>> from holdfast.experiments import DeepExperiment
-        >>> [job.folder for job in DeepExperiment(trust_regions=(0.01,)).jobs()][:3]
-        ['rcpo-0.01', 'pcpo-0.01', 'cpo-0.01']
+        >>> [job.path for job in DeepExperiment(trust_regions=(0.01,)).jobs()][:2]
+        ['point-gather/rcpo-0.01', 'point-gather/pcpo-0.01']
     """
 
     environments: tuple[str, ...] = ("point-gather",)
@@ -298,7 +298,7 @@ class DeepExperiment(Experiment):
         del chosen  # there is no search
         disturbed = (*self.algorithms, *self.references)
         return [
-            self._job(environment, algorithm, trust_region, radius, noise)
+            TrainingJob(self, environment, algorithm, trust_region, radius, noise)
             for environment in self.environments
             for algorithms, noise in ((disturbed, True), (self.undisturbed, False))
             for trust_region in self.trust_regions
@@ -313,33 +313,6 @@ class DeepExperiment(Experiment):
     def _radii(self, algorithm: str) -> tuple[float, ...]:
         robust = registry.SIMULATOR_ALGORITHMS.find(algorithm).robust
         return self.radii if robust else (0.0,)
-
-    def _job(
-        self, environment: str, algorithm: str, trust_region: float, radius: float, noise: bool
-    ) -> TrainingJob:
-        several = f"-radius-{radius:g}" if radius and len(self.radii) > 1 else ""
-        quiet = "" if noise else "-undisturbed"
-        stress = {
-            "radii": self.attacks or None,
-            "noise": self.noise or None,
-            "action_noise": self.action_noise or None,
-            "episodes": self.episodes,
-            "restarts": self.restarts,
-            "updates": self.updates,
-        }
-        return TrainingJob(
-            environment=environment,
-            noise=noise,
-            folder=f"{algorithm}-{trust_region:g}{several}{quiet}",
-            algorithm=algorithm,
-            trust_region=trust_region,
-            radius=radius,
-            cost_limit=self.cost_limit,
-            seeds=self.seeds,
-            iterations=self.iterations,
-            batch_size=self.batch_size,
-            stress=stress if noise and algorithm in self.algorithms else None,
-        )
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:

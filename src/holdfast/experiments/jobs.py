@@ -7,11 +7,14 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast._support.arguments import check_whole_number
 from holdfast.experiments.engines import File
 from holdfast.experiments.fields import check_keys
+
+if TYPE_CHECKING:
+    from holdfast.experiments.description import DeepExperiment
 
 _CHOICES = {
     "step": ("exact", "taylor"),
@@ -157,17 +160,12 @@ class TrainingJob:
     """One training run on a simulator, for all seeds, and its stress test; also its work item.
 
     Arguments:
+        experiment: the experiment, with the settings that all its jobs share.
         environment: name of the simulator.
-        noise: whether the simulator is disturbed.
-        folder: name of the run's folder.
         algorithm: as in `train`.
         trust_region: as in `train`.
         radius: as in `train`; 0 for algorithms without an adversary.
-        cost_limit: as in `train`.
-        seeds: as in `train`.
-        iterations: as in `train`.
-        batch_size: as in `train`.
-        stress: arguments of `stress`; None skips the stress test.
+        noise: whether the simulator is disturbed.
 
     Example:
         >>> from holdfast.experiments import DeepExperiment
@@ -176,27 +174,36 @@ class TrainingJob:
         ('point-gather/rcpo-0.01', 0.2)
     """
 
+    experiment: DeepExperiment
     environment: str
-    noise: bool
-    folder: str
     algorithm: str
     trust_region: float
     radius: float
-    cost_limit: float
-    seeds: int
-    iterations: int
-    batch_size: int
-    stress: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
+    noise: bool
 
     @property
     def path(self) -> str:
         """Path of the run's folder in the experiment's folder."""
-        return f"{self.environment}/{self.folder}"
+        several = self.radius and len(self.experiment.radii) > 1
+        radius = f"-radius-{self.radius:g}" if several else ""
+        quiet = "" if self.noise else "-undisturbed"
+        return f"{self.environment}/{self.algorithm}-{self.trust_region:g}{radius}{quiet}"
+
+    @property
+    def stress(self) -> dict[str, Any] | None:
+        """Arguments of `stress`; None skips the stress test."""
+        asked = self.experiment
+        if not self.noise or self.algorithm not in asked.algorithms:
+            return None
+        tests = {"radii": asked.attacks, "noise": asked.noise, "action_noise": asked.action_noise}
+        counts = {name: getattr(asked, name) for name in ("episodes", "restarts", "updates")}
+        return {name: levels or None for name, levels in tests.items()} | counts
 
     def train_arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of `train`."""
-        others = ("environment", "noise", "folder", "algorithm", "stress")
-        return {k: v for k, v in dataclasses.asdict(self).items() if k not in others}
+        shared = ("cost_limit", "seeds", "iterations", "batch_size")
+        own = {"trust_region": self.trust_region, "radius": self.radius}
+        return own | {name: getattr(self.experiment, name) for name in shared}
 
     @property
     def kin(self) -> str:

@@ -252,7 +252,7 @@ class Trained:
 
     def curve(self, name: str, index: int | None = None) -> np.ndarray:
         """Return one measurement, (seeds, iterations); `index` selects an entry of a list."""
-        return curve_of(self.rows, self.job.seeds, name, index)
+        return curve_of(self.rows, self.job.experiment.seeds, name, index)
 
 
 @dataclasses.dataclass(frozen=True)

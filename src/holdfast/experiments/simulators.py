@@ -113,7 +113,7 @@ def _finished_stress(out: Path, job: TrainingJob) -> Stress | None:
         found = Stress.load(path)
     except ValueError:
         return None
-    return found if _matches(found, job.seeds, job.stress) else None
+    return found if _matches(found, job.experiment.seeds, job.stress) else None
 
 
 def _matches(found: Stress, agents: int, asked: Mapping[str, Any]) -> bool:

@@ -12,15 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from holdfast.experiments import statistics
 from holdfast.experiments.results import DeepResults, Results, Trained, feasible_rows
-from holdfast.experiments.statistics import (
-    IntervalEstimate,
-    bootstrap,
-    interquartile_mean,
-    mean,
-    probability_of_improvement,
-    stratified_bootstrap,
-)
+from holdfast.experiments.statistics import IntervalEstimate, bootstrap, stratified_bootstrap
 from holdfast.simulators.certificates.intervals import Measured
 from holdfast.simulators.certificates.stress_result import ACTIONS, ATTACK
 
@@ -114,7 +108,7 @@ def _algorithm_row(results: Results, algorithm: str) -> AlgorithmRow:
         runs=len(runs),
         reward=bootstrap(rewards),
         deviation=float(rewards.std()),
-        middle=bootstrap(rewards, interquartile_mean),
+        middle=bootstrap(rewards, statistics.interquartile_mean),
         nominal_reward=float(np.mean([run.history["nominal_reward"][-1] for run in runs])),
         margin=float(results.margins(algorithm).min()),
         feasible=float(results.feasible(algorithm).mean()),
@@ -164,7 +158,7 @@ def _improvement(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> IntervalEsti
     groups = [group for pair in pairs for group in pair]
 
     def average(drawn: Sequence[np.ndarray]) -> np.ndarray:
-        each = map(probability_of_improvement, drawn[::2], drawn[1::2])
+        each = map(statistics.probability_of_improvement, drawn[::2], drawn[1::2])
         return np.mean(list(each), axis=0)
 
     return stratified_bootstrap(groups, average)
@@ -189,11 +183,11 @@ def _overall(algorithm: str, results: Sequence[Results]) -> OverallRow:
     return OverallRow(
         algorithm=algorithm,
         runs=sum(map(len, feasible)),
-        feasible=stratified_bootstrap(feasible, lambda g: mean(np.concatenate(g, axis=-1))),
+        feasible=stratified_bootstrap(feasible, lambda g: np.concatenate(g, axis=-1).mean(-1)),
         best=sum(algorithm in best_feasible(found) for found in results),
         cells=len(results),
         improvement=_improvement([_ranks(found, algorithm) for found in results]),
-        shortfall=float(interquartile_mean(every)) if every.size else math.nan,
+        shortfall=float(statistics.interquartile_mean(every)) if every.size else math.nan,
     )
 
 

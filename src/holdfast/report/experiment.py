@@ -8,9 +8,8 @@ from pathlib import Path
 from holdfast._support.files import write_json, write_text
 from holdfast.experiments.results import DeepResults, Results, Trained
 from holdfast.report import tables
-from holdfast.report.charts import Axis, Chart, Limit, label_of, styles_of
+from holdfast.report.charts import Axis, Chart, Limit, label_of, over_seeds, styles_of
 from holdfast.report.comparison import simulator_rows
-from holdfast.report.experiment_charts import over_seeds
 from holdfast.report.figures import write_charts, write_figure, write_plane, write_radii
 from holdfast.report.stress import plot_stress
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from holdfast._support.files import write_bytes
 from holdfast.experiments.results import Results
+from holdfast.report import charts
 from holdfast.report.charts import STYLES, Chart, Limit, Plane, Series, Trace
-from holdfast.report.experiment_charts import figure_charts, margin_plane, radius_charts
 
 DOTS_PER_INCH = 200
 PANEL_INCHES = (5.0, 3.6)
@@ -53,7 +53,7 @@ def write_figure(path: Path, results: Results) -> None:
     radius = "" if results.radius is None else f", radius {results.radius:g}"
     seeds = max(map(len, results.runs.values()))
     spread = "one seed" if seeds == 1 else f"mean ± 1 standard deviation, {seeds} seeds"
-    write_charts(path, figure_charts(results), f"{name}{radius}: {spread}")
+    write_charts(path, charts.figure_charts(results), f"{name}{radius}: {spread}")
 
 
 def write_plane(path: Path, results: Results) -> None:
@@ -62,7 +62,7 @@ def write_plane(path: Path, results: Results) -> None:
     A square marks the start of a run, an arrow its direction and a disc its end; the disc is hollow if
     the end is infeasible.
     """
-    plane = margin_plane(results)
+    plane = charts.margin_plane(results)
     with panels(path, (".png", ".svg"), 1, 1, PANEL_INCHES, 1.4, 0.4) as (_, ((axes,),)):
         _draw_plane(axes, plane)
         axes.set_title(results.cell, fontsize=11)
@@ -71,20 +71,20 @@ def write_plane(path: Path, results: Results) -> None:
 def write_radii(path: Path, results: Sequence[Results]) -> None:
     """Write `path.png` and `path.svg`: reward and smallest margin against the radius of one model."""
     title = f"{results[0].environment}: filled where every seed is feasible"
-    write_charts(path, radius_charts(results), title)
+    write_charts(path, charts.radius_charts(results), title)
 
 
 def write_charts(
-    path: Path, charts: Sequence[Chart], title: str, suffixes: Sequence[str] = (".png", ".svg")
+    path: Path, shown: Sequence[Chart], title: str, suffixes: Sequence[str] = (".png", ".svg")
 ) -> None:
     """Write charts side by side, with labels at the limits and one legend below."""
-    size = (1, len(charts), PANEL_INCHES, 0.0, 0.4)
+    size = (1, len(shown), PANEL_INCHES, 0.0, 0.4)
     with panels(path, suffixes, *size) as (figure, ((*axes,),)):
         figure.suptitle(title, fontsize=11)
-        for panel, chart in zip(axes, charts, strict=True):
+        for panel, chart in zip(axes, shown, strict=True):
             draw_chart(panel, chart)
             label_limits(panel, chart)
-        legend_below(figure, {each.name: each for each in charts[0].series})
+        legend_below(figure, {each.name: each for each in shown[0].series})
 
 
 @contextlib.contextmanager
@@ -168,10 +168,10 @@ def _look(series: Series) -> dict[str, Any]:
     return {"color": series.colour, "linestyle": _DASHES[series.dash], "lw": width}
 
 
-def span_of(charts: Sequence[Chart]) -> tuple[float, float]:
+def span_of(shown: Sequence[Chart]) -> tuple[float, float]:
     """Return the lowest and the highest value of all series, bands and limits."""
-    values = [limit.value for chart in charts for limit in chart.limits]
-    for chart in charts:
+    values = [limit.value for chart in shown for limit in chart.limits]
+    for chart in shown:
         for series in chart.series:
             for part in (series.y, series.low, series.high):
                 values += [] if part is None else list(np.asarray(part, float))

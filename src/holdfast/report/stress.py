@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.report import figures
-from holdfast.report.charts import Chart, critical_text, styles_of
-from holdfast.report.experiment_charts import stress_charts
+from holdfast.report.charts import Chart, critical_text, stress_charts, styles_of
 from holdfast.simulators.certificates.stress_result import ATTACK, Stress
 
 _PANEL_INCHES = (3.9, 2.75)

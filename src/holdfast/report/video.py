@@ -81,12 +81,7 @@ def write_video(
     path = check_video(path)
     if not 0 < fps < math.inf:
         raise ValueError(f"fps: expected a number over 0, got {fps!r}")
-    checked = _checked(frames)
-    first = next(checked, None)
-    if first is None:
-        raise ValueError("frames: expected at least one picture, got none")
-    every = itertools.chain([first], checked)
-    (_write_gif if path.suffix == ".gif" else _write_mp4)(path, every, fps)
+    (_write_gif if path.suffix == ".gif" else _write_mp4)(path, _checked(frames), fps)
 
 
 def _checked(frames: Iterable[Frame]) -> Iterator[Frame]:
@@ -94,57 +89,54 @@ def _checked(frames: Iterable[Frame]) -> Iterator[Frame]:
     for i, frame in enumerate(frames):
         frame = np.asarray(frame)
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-            raise ValueError(
-                f"frames: expected (height, width, 3) arrays of uint8, got {frame.dtype} of shape "
-                f"{frame.shape} for picture {i}"
-            )
-        size = frame.shape if size is None else size
+            found = f"{frame.dtype} of shape {frame.shape} for picture {i}"
+            raise ValueError(f"frames: expected (height, width, 3) arrays of uint8, got {found}")
+        size = size or frame.shape
         if frame.shape != size:
-            raise ValueError(
-                f"frames: expected one size, got {size[:2]} and then {frame.shape[:2]} for picture {i}"
-            )
+            found = f"{size[:2]} and then {frame.shape[:2]} for picture {i}"
+            raise ValueError(f"frames: expected one size, got {found}")
         yield frame
+    if size is None:
+        raise ValueError("frames: expected at least one picture, got none")
 
 
-def _write_gif(path: Path, frames: Iterable[Frame], fps: float) -> None:
+def _write_gif(path: Path, frames: Iterator[Frame], fps: float) -> None:
     from PIL import Image
 
     every = math.ceil(fps / _MOST_GIF_FPS)
     images = (
-        Image.fromarray(frame).quantize(colors=256, dither=Image.Dither.NONE)
+        Image.fromarray(frame).quantize(dither=Image.Dither.NONE)
         for frame in itertools.islice(frames, 0, None, every)
     )
-    first = next(images)
-    options: dict[str, Any] = {"save_all": True, "append_images": images, "loop": 0}
+    first, duration = next(images), 1000 * every / fps
     with atomic_write(path) as file:
-        first.save(file, format="GIF", duration=1000 * every / fps, **options)
+        first.save(file, "GIF", save_all=True, append_images=images, loop=0, duration=duration)
 
 
-def _write_mp4(path: Path, frames: Iterable[Frame], fps: float) -> None:
+def _write_mp4(path: Path, frames: Iterator[Frame], fps: float) -> None:
     import imageio_ffmpeg
 
     # ffmpeg writes to a name, not to an open file, so the finished file is copied.
     with tempfile.TemporaryDirectory() as folder:
-        made, writer = Path(folder) / "video.mp4", None
-        for frame in frames:
-            rows, columns, _ = frame.shape
-            even = np.pad(frame, [(0, rows % 2), (0, columns % 2), (0, 0)], mode="edge")
-            if writer is None:
-                writer = imageio_ffmpeg.write_frames(
-                    str(made),
-                    even.shape[1::-1],
-                    fps=fps,
-                    codec="libx264",
-                    macro_block_size=2,
-                    ffmpeg_log_level="error",
-                    output_params=["-movflags", "+faststart"],
-                )
-                # imageio-ffmpeg forks, and JAX warns about every fork. The child only starts ffmpeg.
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", message=".*fork")
-                    writer.send(None)
-            writer.send(np.ascontiguousarray(even))
-        assert writer is not None
+        made = Path(folder) / "video.mp4"
+        first = next(frames)
+        rows, columns, _ = first.shape
+        odd = [(0, rows % 2), (0, columns % 2), (0, 0)]
+        writer = imageio_ffmpeg.write_frames(
+            str(made),
+            (columns + columns % 2, rows + rows % 2),
+            fps=fps,
+            codec="libx264",
+            macro_block_size=2,
+            ffmpeg_log_level="error",
+            output_params=["-movflags", "+faststart"],
+        )
+        # imageio-ffmpeg forks, and JAX warns about every fork. The child only starts ffmpeg.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*fork")
+            writer.send(None)
+        for frame in itertools.chain([first], frames):
+            writer.send(np.ascontiguousarray(np.pad(frame, odd, mode="edge")))
         writer.close()
         write_bytes(path, made.read_bytes())
 
@@ -180,9 +172,9 @@ def record(
     from holdfast.simulators.policy.gymnasium_player import GymnasiumPlayer
 
     path = check_video(path)
-    if env is not None and env.render_mode != "rgb_array":
-        raise ValueError(f"env: expected render_mode='rgb_array', got {env.render_mode!r}")
     if env is not None:
+        if env.render_mode != "rgb_array":
+            raise ValueError(f"env: expected render_mode='rgb_array', got {env.render_mode!r}")
         shown, steps = env, None
     elif agent.environment is not None:
         shown, steps = pictured(agent.environment), agent.environment.horizon
@@ -251,19 +243,14 @@ def _model(table: TableSimulator) -> RobustCMDP:
     """Return the model of a table that runs as a simulator, in double precision."""
     from holdfast.model import Kernel, RobustCMDP, at_most
 
-    def doubles(array: Any) -> np.ndarray:
-        return np.asarray(array, float)
-
-    p = doubles(table.probabilities)
+    p = np.asarray(table.probabilities, float)
     p /= p.sum(-1, keepdims=True)
-    initial = np.diff(np.minimum(doubles(table.cumulative_initial), 1.0), prepend=0.0)
+    cumulative = np.minimum(np.asarray(table.cumulative_initial, float), 1.0)
+    constraints = map(at_most, table.costs, table.cost_limits)
     return RobustCMDP(
         transitions=p if table.successors is None else Kernel(np.asarray(table.successors), p),
-        reward=doubles(table.reward),
-        constraints=[
-            at_most(doubles(cost), limit)
-            for cost, limit in zip(table.costs, table.cost_limits, strict=True)
-        ],
-        initial=np.maximum(initial, 0.0),
+        reward=np.asarray(table.reward),
+        constraints=list(constraints),
+        initial=np.maximum(np.diff(cumulative, prepend=0.0), 0.0),
         discount=table.discount,
     )

@@ -41,6 +41,10 @@ class File(NamedTuple):
     data: bytes
 
 
+# The files that an item has made so far, and whether more follow.
+Reply = Future[tuple[list[File], bool]]
+
+
 class WorkItem(Protocol):
     """A picklable piece of work with the same result wherever it is done."""
 
@@ -120,15 +124,12 @@ class EngineOptions:
 
 
 class Worker(Protocol):
-    """A place that performs one item at a time.
+    """A place that performs one item at a time."""
 
-    Both methods return a future of files, and of whether more files follow.
-    """
-
-    def begin(self, item: WorkItem, folder: Path) -> Future[tuple[list[File], bool]]:
+    def begin(self, item: WorkItem, folder: Path) -> Reply:
         """Start an item."""
 
-    def resume(self) -> Future[tuple[list[File], bool]]:
+    def resume(self) -> Reply:
         """Continue the item that was begun."""
 
 
@@ -139,7 +140,7 @@ def work_through(
     waiting = [(item, 1) for item in items]
     idle = list(workers)
     seen: dict[int, set[str]] = {id(worker): set() for worker in workers}
-    running: dict[Future[tuple[list[File], bool]], tuple[Worker, WorkItem, int]] = {}
+    running: dict[Reply, tuple[Worker, WorkItem, int]] = {}
     while waiting or running:
         while waiting and idle:
             worker = idle.pop(0)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from holdfast.experiments.engines import EngineOptions, File, WorkEvent, WorkItem, work_through
+from holdfast.experiments.engines import EngineOptions, Reply, WorkEvent, WorkItem, work_through
 
 
 def run(items: Sequence[WorkItem], folder: Path, options: EngineOptions) -> Iterator[WorkEvent]:
@@ -16,12 +16,12 @@ def run(items: Sequence[WorkItem], folder: Path, options: EngineOptions) -> Iter
 
 
 class _InlineWorker:
-    def begin(self, item: WorkItem, folder: Path) -> Future[tuple[list[File], bool]]:
+    def begin(self, item: WorkItem, folder: Path) -> Reply:
         self._files = item.run(folder)
         return self.resume()
 
-    def resume(self) -> Future[tuple[list[File], bool]]:
-        future: Future[tuple[list[File], bool]] = Future()
+    def resume(self) -> Reply:
+        future: Reply = Future()
         try:
             made = list(next(([file] for file in self._files), []))
             future.set_result((made, bool(made)))

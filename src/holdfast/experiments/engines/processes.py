@@ -17,16 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from holdfast.experiments.engines import (
-    EngineOptions,
-    File,
-    WorkEvent,
-    WorkItem,
-    prepare_worker,
-    registered_names,
-    work_through,
-    worker_environment,
-)
+from holdfast.experiments import engines
+from holdfast.experiments.engines import EngineOptions, File, Reply, WorkEvent, WorkItem
 
 
 def run(items: Sequence[WorkItem], folder: Path, options: EngineOptions) -> Iterator[WorkEvent]:
@@ -34,7 +26,7 @@ def run(items: Sequence[WorkItem], folder: Path, options: EngineOptions) -> Iter
     options = options.resolved(len(items))
     workers = [_ProcessWorker(options) for _ in range(options.workers)]
     try:
-        yield from work_through(items, folder, workers)
+        yield from engines.work_through(items, folder, workers)
     finally:
         for worker in workers:
             worker.end()
@@ -58,14 +50,14 @@ class _ProcessWorker:
             1,
             mp_context=context,
             initializer=_prepare,
-            initargs=(theirs, registered_names(), self._options.cache),
+            initargs=(theirs, engines.registered_names(), self._options.cache),
         )
         self._theirs = theirs
 
-    def begin(self, item: WorkItem, folder: Path) -> Future[tuple[list[File], bool]]:
+    def begin(self, item: WorkItem, folder: Path) -> Reply:
         """Start an item, in a new process if the last one died."""
         # The process starts in `submit`, and libraries read their number of threads when they load.
-        with _environment(worker_environment(self._options)):
+        with _environment(engines.worker_environment(self._options)):
             try:
                 return self._executor.submit(_begin, item, folder)
             except BrokenExecutor:
@@ -73,12 +65,12 @@ class _ProcessWorker:
                 self._start()
                 return self._executor.submit(_begin, item, folder)
 
-    def resume(self) -> Future[tuple[list[File], bool]]:
+    def resume(self) -> Reply:
         """Continue the item; the future fails if the process died."""
         try:
             return self._executor.submit(_resume)
         except BrokenExecutor as error:
-            future: Future[tuple[list[File], bool]] = Future()
+            future: Reply = Future()
             future.set_exception(error)
             return future
 
@@ -96,7 +88,7 @@ def _prepare(pipe: Connection, names: Sequence[dict[str, str]], cache: bool) -> 
     # An interrupt reaches the whole process group; the parent decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with, args=(pipe,), daemon=True).start()
-    prepare_worker(names, cache)
+    engines.prepare_worker(names, cache)
 
 
 def _exit_with(pipe: Connection) -> None:

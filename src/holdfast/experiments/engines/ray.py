@@ -9,21 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from holdfast.experiments.engines import (
-    EngineOptions,
-    File,
-    WorkEvent,
-    WorkItem,
-    prepare_worker,
-    processors,
-    registered_names,
-    work_through,
-    worker_environment,
-)
+from holdfast.experiments import engines
+from holdfast.experiments.engines import EngineOptions, File, Reply, WorkEvent, WorkItem
 
 # Items handed to Ray per worker: one that runs and one that waits, so that no worker is idle.
 _AHEAD = 2
@@ -50,18 +40,18 @@ def run(items: Sequence[WorkItem], folder: Path, options: EngineOptions) -> Iter
     if ours and options.address:
         _connect(ray, options.address)
     elif ours:
-        cpus = threads * (options.workers or processors())
+        cpus = threads * (options.workers or engines.processors())
         ray.init(address="local", num_cpus=cpus, **_QUIET)
     try:
         room = int(ray.cluster_resources().get("CPU", 1)) // threads
         workers = max(1, min(options.workers or room, len(items)))
-        environment = worker_environment(EngineOptions(workers=workers, threads=threads))
+        environment = engines.worker_environment(EngineOptions(workers=workers, threads=threads))
         # No retries by Ray: `work_through` counts attempts and reports their reasons.
         remote = ray.remote(num_cpus=threads, max_retries=0, runtime_env={"env_vars": environment})(
             _do
         )
         slots = [_RaySlot(remote, options.cache) for _ in range(_AHEAD * workers)]
-        yield from work_through(items, folder, slots)
+        yield from engines.work_through(items, folder, slots)
     finally:
         if ours:
             ray.shutdown()
@@ -93,16 +83,16 @@ class _RaySlot:
     def __init__(self, remote: Any, cache: bool) -> None:
         self._remote, self._cache = remote, cache
 
-    def begin(self, item: WorkItem, folder: Path) -> Future[tuple[list[File], bool]]:
+    def begin(self, item: WorkItem, folder: Path) -> Reply:
         """Hand an item to Ray."""
         del folder  # workers may be on other machines
-        return self._remote.remote(item, registered_names(), self._cache).future()
+        return self._remote.remote(item, engines.registered_names(), self._cache).future()
 
-    def resume(self) -> Future[tuple[list[File], bool]]:
+    def resume(self) -> Reply:
         """Never called, since no files follow."""
         raise NotImplementedError
 
 
 def _do(item: WorkItem, names: Sequence[dict[str, str]], cache: bool) -> tuple[list[File], bool]:
-    prepare_worker(names, cache)
+    engines.prepare_worker(names, cache)
     return list(item.run(None)), False

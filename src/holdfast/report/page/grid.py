@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from holdfast.environments.grid import MOVES, neighbours
 from holdfast.model import Kernel, RobustCMDP
@@ -38,24 +37,8 @@ def _dense(kernel: np.ndarray | Kernel) -> Float[np.ndarray, "S A S"]:
     return kernel.dense() if isinstance(kernel, Kernel) else kernel
 
 
-class Map(NamedTuple):
-    """The map of a grid world with one state per cell, in the letters of `frozen_lake`."""
-
-    letters: tuple[str, ...]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of rows and columns."""
-        return len(self.letters), len(self.letters[0])
-
-    @property
-    def places(self) -> Int[np.ndarray, "cells 2"]:
-        """Row and column of each cell."""
-        return np.argwhere(np.ones(self.shape, bool))
-
-
-def map_of(model: RobustCMDP) -> Map | None:
-    """Return the map of a model, or None if it is not a grid world.
+def map_of(model: RobustCMDP) -> tuple[str, ...] | None:
+    """Return the rows of the map in the letters of `frozen_lake`, or None for other models.
 
     A grid world has four actions: left, down, right and up, in Gymnasium's order. Each action can reach
     the cell in its direction, and none leads farther than to a neighbour. Some cells absorb: goals pay a
@@ -64,7 +47,7 @@ def map_of(model: RobustCMDP) -> Map | None:
     Example:
         >>> import holdfast as hf
         >>> map_of(hf.environments.frozen_lake(rows=("SFF", "FHG"), utility_cells=[1]))
-        Map(letters=('SSS', 'SHG'))
+        ('SSS', 'SHG')
         >>> map_of(hf.environments.gambler()) is None
         True
     """
@@ -77,7 +60,7 @@ def map_of(model: RobustCMDP) -> Map | None:
         if model.states % rows == 0:
             shape = (rows, model.states // rows)
             if _moves_on(reached, absorbing, neighbours(shape)):
-                return Map(_letters(model, absorbing, shape))
+                return _letters(model, absorbing, shape)
     return None
 
 
@@ -88,13 +71,9 @@ def _moves_on(
     allowed = np.zeros((len(reached), len(reached)), bool)
     allowed[states[:, None], to] = True
     moving = ~absorbing
-    meant = reached[states[:, None], np.arange(4), to]
-    return bool(
-        absorbing.any()
-        and moving.any()
-        and meant[moving].all()
-        and not (reached.any(1) & ~allowed)[moving].any()
-    )
+    meant = reached[states[:, None], np.arange(4), to][moving]
+    astray = (reached.any(1) & ~allowed)[moving]
+    return bool(absorbing.any() and moving.any() and meant.all() and not astray.any())
 
 
 def _letters(
@@ -136,7 +115,7 @@ def signal_names(model: RobustCMDP) -> list[str]:
 
 
 def grid_block(
-    where: Map,
+    rows: tuple[str, ...],
     model: RobustCMDP,
     policy: Float[np.ndarray, "S A"],
     worst: Mapping[str, np.ndarray | Kernel],
@@ -144,7 +123,7 @@ def grid_block(
     """Return the map with the policy, nature's pushes and episodes under every kernel.
 
     Arguments:
-        where: the map.
+        rows: the map, as `map_of` returns it.
         model: the model of the grid world.
         policy: the policy that acts.
         worst: worst-case kernels by signal.
@@ -158,13 +137,13 @@ def grid_block(
         title="The policy and nature on the map",
         about="The length of a blue arrow is the probability of the action. A purple arrow is nature's "
         "push: the shift of the mean next cell in the worst case.",
-        letters=where.letters,
+        letters=rows,
         marked=np.flatnonzero(marked).tolist() if not marked.all() else [],
         marked_name=names[0] if names else "",
         moves=np.asarray(MOVES)[:, ::-1],
         policy=policy,
         pushes=[
-            Pushes(name, _pushes(where, model, policy, kernel))
+            Pushes(name, _pushes((len(rows), len(rows[0])), model, policy, kernel))
             for name, kernel in kernels.items()
             if name != NOMINAL
         ],
@@ -177,11 +156,12 @@ def grid_block(
 
 
 def _pushes(
-    where: Map, model: RobustCMDP, policy: np.ndarray, kernel: np.ndarray | Kernel
+    shape: tuple[int, int], model: RobustCMDP, policy: np.ndarray, kernel: np.ndarray | Kernel
 ) -> Float[np.ndarray, "S 2"]:
     """Return the shift (right, down) of the mean next cell, from the nominal kernel to another."""
     change = under_policy(kernel, policy) - under_policy(model.transitions, policy)
-    return (change @ where.places)[:, ::-1]
+    places = np.argwhere(np.ones(shape, bool))
+    return (change @ places)[:, ::-1]
 
 
 def _walk(

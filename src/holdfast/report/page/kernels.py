@@ -35,10 +35,10 @@ def kernel_blocks(
     names = ("reward", *signal_names(model))
     found = (evaluation.reward, *evaluation.constraints)
     worst = {name: each.kernel for name, each in zip(names, found, strict=True)}
-    where = map_of(model)
+    rows = map_of(model)
     blocks: list[Grid | HeatMaps] = [kernel_block(model, policy, worst)]
-    if where is not None:
-        blocks.insert(0, grid_block(where, model, policy, worst))
+    if rows is not None:
+        blocks.insert(0, grid_block(rows, model, policy, worst))
     suffix = f": {whose}" if whose else ""
     return [block._replace(title=f"{block.title}{suffix}") for block in blocks]
 

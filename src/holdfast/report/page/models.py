@@ -13,9 +13,9 @@ from holdfast import registry
 from holdfast.experiments.results import ConstraintThreshold, Results, smallest_margins
 from holdfast.experiments.store import model_digest
 from holdfast.model import RobustCMDP
+from holdfast.report import charts
 from holdfast.report.charts import Chart, Limit, Series, label_of, styles_of
 from holdfast.report.comparison import algorithm_rows
-from holdfast.report.experiment_charts import iterate_chart, iteration_axis, margin_plane
 from holdfast.report.page.certificate import (
     certificate_card,
     evaluation_card,
@@ -98,7 +98,7 @@ def _history_blocks(
 ) -> list[Block]:
     """Return reward and constraints against iterations, worst case and nominal."""
     style = styles_of([algorithm])[algorithm]
-    axis = iteration_axis(int(history["iteration"][-1]))
+    axis = charts.iteration_axis(int(history["iteration"][-1]))
 
     def chart(name: str, column: str, limits: Sequence[Limit] = ()) -> Chart:
         x = history["iteration"]
@@ -144,7 +144,7 @@ def comparison_section(folder: str, results: Results, version: str) -> Section:
     about = "A square is the start of a run, a disc or a cross its end."
     blocks: list[Block] = [
         *_curves(results),
-        Scatter("against", "Worst-case reward against margin", about, margin_plane(results)),
+        Scatter("against", "Worst-case reward against margin", about, charts.margin_plane(results)),
         _ends(results),
         *_kernels(results),
         Details("settings", "Configuration", flat_entries(results.experiment.to_dict())),
@@ -157,8 +157,8 @@ def comparison_section(folder: str, results: Results, version: str) -> Section:
 def _curves(results: Results) -> list[Block]:
     about = "Mean over seeds; the band reaches from the lowest to the highest seed."
     rewards = [
-        iterate_chart(results, "worst-case reward", lambda run: run.history["reward"]),
-        iterate_chart(results, "nominal reward", lambda run: run.history["nominal_reward"]),
+        charts.iterate_chart(results, "worst-case reward", lambda run: run.history["reward"]),
+        charts.iterate_chart(results, "nominal reward", lambda run: run.history["nominal_reward"]),
     ]
     blocks: list[Block] = [Lines("reward", "Reward", about, rewards)]
     zero = [Limit(0.0, "margin ≥ 0", "below")]
@@ -168,7 +168,7 @@ def _curves(results: Results) -> list[Block]:
         margins[name] = lambda run, i=i: run.history["margins"][:, i]
     if results.bounds:
         about += " A constraint is violated below zero."
-        views = [iterate_chart(results, name, of, zero) for name, of in margins.items()]
+        views = [charts.iterate_chart(results, name, of, zero) for name, of in margins.items()]
         blocks.append(Lines("margin", "Margin in the worst case", about, views))
     return blocks
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import html
 import json
+import string
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -42,15 +43,12 @@ def page_data(
 
 def render(data: dict[str, Any]) -> str:
     """Return the page with everything it needs, so that nothing has to be fetched."""
-    return _filled(
-        _asset("page.html"),
-        {
-            "title": html.escape(data["title"]),
-            "style": _asset("page.css"),
-            "library": _asset("echarts/echarts.min.js"),
-            "data": json_for_script(data),
-            "script": "\n".join(_asset(f"js/{name}") for name in script_names()),
-        },
+    return string.Template(_asset("page.html")).substitute(
+        title=html.escape(data["title"]),
+        style=_asset("page.css"),
+        library=_asset("echarts/echarts.min.js"),
+        data=json_for_script(data),
+        script="\n".join(_asset(f"js/{name}") for name in script_names()),
     )
 
 
@@ -73,15 +71,6 @@ def json_for_script(value: Any) -> str:
     return text
 
 
-def _filled(template: str, parts: dict[str, str]) -> str:
-    """Return the template with its parts; placeholders inside a part are left alone."""
-    pieces = []
-    for piece in template.split("{{"):
-        name, closed, rest = piece.partition("}}")
-        pieces.append(parts[name.strip()] + rest if closed else piece)
-    return "".join(pieces)
-
-
 def _asset(name: str) -> str:
     return (resources.files("holdfast.report.page") / "assets" / name).read_text("utf-8")
 
@@ -90,12 +79,12 @@ def _summary(found: Collection, sections: Sequence[Section]) -> str:
     """Return the contents of the page in a paragraph."""
     kinds = [each.key.split()[0] for each in sections]
     counts = [
-        ("solved model", "solved models", kinds.count("solution")),
-        ("comparison of algorithms", "comparisons of algorithms", kinds.count("experiment")),
-        ("training run", "training runs", len(found.trainings)),
-        ("stress test", "stress tests", len(found.stresses)),
+        (kinds.count("solution"), "solved model", ""),
+        (kinds.count("experiment"), "comparison", " of algorithms"),
+        (len(found.trainings), "training run", ""),
+        (len(found.stresses), "stress test", ""),
     ]
-    parts = [f"{n} {one if n == 1 else many}" for one, many, n in counts if n]
+    parts = [f"{n} {one}{'s' if n > 1 else ''}{rest}" for n, one, rest in counts if n]
     listed = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
     text = f"This page shows {listed}." if parts else "There is no run to show yet."
     unfinished = sum(not run.finished for run in found.trainings)

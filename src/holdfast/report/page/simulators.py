@@ -6,21 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.report.charts import (
-    Axis,
-    Chart,
-    Cloud,
-    EndPoint,
-    Limit,
-    Plane,
-    Series,
-    Style,
-    Trace,
-    critical_text,
-    label_of,
-    styles_of,
-)
-from holdfast.report.experiment_charts import over_seeds, stress_charts
+from holdfast.report import charts
+from holdfast.report.charts import Chart, Limit, Series, Style, critical_text, label_of, styles_of
 from holdfast.report.page.certificate import margin_text, value_text
 from holdfast.report.page.content import (
     Arena,
@@ -163,7 +150,7 @@ def _learning(shown: Sequence[ShownRun]) -> list[Block]:
         return [
             Chart(
                 kind,
-                Axis("iteration"),
+                charts.Axis("iteration"),
                 f"{signal}, {kind}",
                 [_series(each, name, errors.get(name), index) for each in shown],
                 limits,
@@ -175,15 +162,15 @@ def _learning(shown: Sequence[ShownRun]) -> list[Block]:
         Lines("reward", "Reward of an episode", about, views("reward", "reward", None, []))
     ]
     for i, (name, limit) in enumerate(costs):
-        charts = views(name, "costs", i, [Limit.at_most(name, limit)])
-        blocks.append(Lines(f"cost-{i}", f"Cost of an episode: {name}", about, charts))
+        both = views(name, "costs", i, [Limit.at_most(name, limit)])
+        blocks.append(Lines(f"cost-{i}", f"Cost of an episode: {name}", about, both))
     return blocks
 
 
 def _series(shown: ShownRun, column: str, error: str | None, index: int | None) -> Series:
     run = shown.run
     curves = run.curve(column, index)
-    series = over_seeds(shown.label, shown.style, list(curves), start=1)
+    series = charts.over_seeds(shown.label, shown.style, list(curves), start=1)
     if len(curves) > 1 or error is None:
         return series
     twice = 2 * run.curve(error, index)[0]
@@ -200,12 +187,14 @@ def _against_cost(shown: Sequence[ShownRun]) -> list[Block]:
         for run, label, style, _ in (each for each in shown if each.run.done):
             limits = run.description["limits"]
             points = [
-                EndPoint(each.costs[i], each.reward, f"seed {each.label}", each.keeps(limits))
+                charts.EndPoint(
+                    each.costs[i], each.reward, f"seed {each.label}", each.keeps(limits)
+                )
                 for each in run.seeds
             ]
-            trace = Trace(run.curve("costs", i).mean(0), run.curve("reward").mean(0))
-            clouds.append(Cloud(label, *style, points, [trace]))
-        plane = Plane(cost, "reward", clouds, [Limit.at_most(cost, limit, "x")])
+            trace = charts.Trace(run.curve("costs", i).mean(0), run.curve("reward").mean(0))
+            clouds.append(charts.Cloud(label, *style, points, [trace]))
+        plane = charts.Plane(cost, "reward", clouds, [Limit.at_most(cost, limit, "x")])
         blocks.append(Scatter(f"against-{i}", f"Reward against {cost}", about, plane))
     return blocks
 
@@ -262,7 +251,7 @@ def stress_blocks(found: Mapping[str, Stress]) -> list[Block]:
     confidence = 100 * next(iter(found.values())).setup["confidence"]
     about = f"Mean over episodes of the frozen policy, with {confidence:g} % confidence intervals."
     return [
-        Lines(f"stress-{signal}", f"Under stress: {signal}", about, charts, "bars")
-        for signal, charts in stress_charts(found).items()
-        if charts
+        Lines(f"stress-{signal}", f"Under stress: {signal}", about, views, "bars")
+        for signal, views in charts.stress_charts(found).items()
+        if views
     ]
