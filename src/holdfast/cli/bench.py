@@ -141,11 +141,9 @@ def perform(
 ) -> RunOutcome:
     """Run an experiment and write its tables and figures."""
     from holdfast.experiments import runner
-    from holdfast.experiments.compilation_cache import use_compilation_cache
     from holdfast.report.experiment import write_experiment, write_simulator_experiment
 
     engine, options = on.resolved(experiment)
-    use_compilation_cache()
     outcome = runner.run(experiment, folder, engine=engine, options=options, kept=send)
     if isinstance(experiment, DeepExperiment):
         for each in outcome.results:

@@ -46,7 +46,6 @@ class CertifyCommand:
         """Certify the policy and print the certificate."""
         import holdfast as hf
         from holdfast._support.files import to_json, write_json
-        from holdfast.experiments.compilation_cache import use_compilation_cache
         from holdfast.report.solution import read_model, read_policy
 
         with refused():
@@ -59,7 +58,6 @@ class CertifyCommand:
                 )
             if self.out:
                 check_writable(Path(self.out).parent)
-        use_compilation_cache()
         with refused():
             certificate = hf.certify(model, policy, bound=not self.no_bound, nodes=self.nodes)
         if self.out:

@@ -69,13 +69,14 @@ def _run(arguments: list[str]) -> int:
     # Names such as mine:model may be in a file of the working directory.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
+    from holdfast.experiments.compilation_cache import use_compilation_cache
+
+    use_compilation_cache()
     try:
         return command.run()
     except BadInputError as error:
-        print(
-            f"holdfast: {_shared.in_options(str(error), _shared.options_of(command))}",
-            file=sys.stderr,
-        )
+        message = _shared.in_options(str(error), _shared.options_of(command))
+        print(f"holdfast: {message}", file=sys.stderr)
         return _shared.BAD_INPUT
     except FailedError as error:
         print(f"holdfast: {error}", file=sys.stderr)

@@ -45,9 +45,7 @@ class ReportCommand:
         """Write the page, or serve it."""
         with refused():
             self._check()
-        from holdfast.experiments.compilation_cache import use_compilation_cache
 
-        use_compilation_cache()
         return self._serve() if self.serve else self._write()
 
     def _check(self) -> None:

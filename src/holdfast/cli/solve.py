@@ -11,14 +11,7 @@ from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from holdfast.cli._shared import (
-    FEASIBLE,
-    NOT_FEASIBLE,
-    SetOptions,
-    check_writable,
-    option,
-    refused,
-)
+from holdfast.cli._shared import FEASIBLE, NOT_FEASIBLE, SetOptions, check_writable, option, refused
 from holdfast.experiments import SolveSettings
 
 
@@ -77,14 +70,12 @@ class SolveCommand:
         stem = Path(name.rpartition(":")[2]).stem
         out = Path(self.out or f"runs/solve/{stem}-{self.algorithm}-seed-{self.seed}")
         import holdfast as hf
-        from holdfast.experiments.compilation_cache import use_compilation_cache
         from holdfast.experiments.progress import iterations_on
         from holdfast.report.solution import read_model, write_solution
 
         with refused():
             check_writable(out)
             model = self.uncertainty.apply(read_model(self.model))
-        use_compilation_cache()
         label = f"{name} {self.algorithm} seed {self.seed}"
         with refused(), iterations_on(sys.stderr, label, self.iterations) as callback:
             solution = hf.solve(

@@ -64,12 +64,10 @@ class StressCommand:
             check_writable(out)
         import holdfast as hf
         from holdfast._support.files import to_json
-        from holdfast.experiments.compilation_cache import use_compilation_cache
         from holdfast.report.training import tests_on
         from holdfast.simulators.environment import TrainingError
         from holdfast.simulators.training.runs import agent_files
 
-        use_compilation_cache()
         with refused():
             agents = [hf.load(file) for file in (agent_files(given) if given.is_dir() else [given])]
         names = ("radii", "noise", "action_noise", "restarts", "episodes", "updates", "seed")

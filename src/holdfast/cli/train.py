@@ -10,16 +10,8 @@ from typing import Annotated, Any
 from tyro.conf import Positional, UseAppendAction, arg
 
 from holdfast import registry
-from holdfast.cli._shared import (
-    FEASIBLE,
-    NOT_FEASIBLE,
-    BadInputError,
-    FailedError,
-    check_writable,
-    console,
-    option,
-    refused,
-)
+from holdfast.cli import _shared
+from holdfast.cli._shared import check_writable, option, refused
 from holdfast.simulators.training.settings import AdversarySettings, Settings
 
 
@@ -109,12 +101,10 @@ class TrainCommand:
         with refused():
             check_writable(out)
             videos = self._videos(out)
-        from holdfast.experiments.compilation_cache import use_compilation_cache
         from holdfast.report.records import read_training
         from holdfast.report.training import outcome_table, progress_on
         from holdfast.simulators.train import TrainingError, prepare
 
-        use_compilation_cache()
         accepted = {field.name for field in dataclasses.fields(Settings)}
         accepted |= {"seeds", "seed", "steps", "devices"}
         settings = {k: v for k, v in vars(self).items() if k in accepted}
@@ -130,9 +120,9 @@ class TrainCommand:
             with refused(), progress_on(sys.stderr, run.describe()) as progress:
                 agents = run.train(out, progress)
         except TrainingError as error:
-            raise FailedError(str(error)) from error
+            raise _shared.FailedError(str(error)) from error
         trained = read_training(out)
-        console().print(outcome_table(trained))
+        _shared.console().print(outcome_table(trained))
         if trained.over_limits:
             print(f"over a limit: {', '.join(trained.over_limits)}")
         if self.environment == "point-gather":
@@ -148,7 +138,7 @@ class TrainCommand:
             print(f"filmed in {video}")
         print(f"written to {out}")
         print(f"next: holdfast stress {out}")
-        return NOT_FEASIBLE if trained.over_limits else FEASIBLE
+        return _shared.NOT_FEASIBLE if trained.over_limits else _shared.FEASIBLE
 
     def _videos(self, out: Path) -> tuple[Path, ...]:
         """Return the paths of the videos, or refuse them before any work."""
@@ -163,7 +153,7 @@ class TrainCommand:
             try:
                 found.append(check_video(path))
             except ImportError as error:
-                raise BadInputError(str(error)) from error
+                raise _shared.BadInputError(str(error)) from error
             if path.parent != out:
                 check_writable(path.parent)
         return tuple(found)

@@ -86,9 +86,7 @@ class Experiment:
         """
         given = dict(values)
         kind = given.pop("kind", TabularExperiment.kind)
-        kinds: dict[Any, type[Experiment]] = {
-            each.kind: each for each in (TabularExperiment, DeepExperiment)
-        }
+        kinds = {each.kind: each for each in Experiment.__subclasses__()}
         if kind not in kinds:
             raise ValueError(f"kind: expected {' or '.join(kinds)}, got {kind!r}")
         cls = kinds[kind]

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
-from holdfast.experiments.engines import Begun, Done, Failed
+from holdfast.experiments.engines import Begun, Done, Failed, WorkEvent
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,14 +30,12 @@ class JobProgress:
         if jobs:
             self.finish(f"{jobs} kept from an earlier run", jobs)
 
-    def begin(self, event: Begun) -> None:
-        """Report the start of some work."""
-        self._running.append(str(event.item))
-        self._update()
-
-    def end(self, event: Done | Failed) -> None:
-        """Report the end of some work, and why it failed."""
-        self._running.remove(str(event.item))
+    def show(self, event: WorkEvent) -> None:
+        """Report the start or the end of some work, and why it failed."""
+        if isinstance(event, Begun):
+            self._running.append(str(event.item))
+        elif isinstance(event, Done | Failed):
+            self._running.remove(str(event.item))
         self._update()
         if isinstance(event, Failed):
             after = "failed for good" if event.for_good else "failed and is tried again"

@@ -109,11 +109,6 @@ class Result:
     cpu_seconds: float = 0.0
 
     @property
-    def seed(self) -> int:
-        """Seed of the initial policy."""
-        return self.job.seed
-
-    @property
     def seconds(self) -> float:
         """Elapsed seconds from the start of `solve` to its last iterate."""
         return float(self.history["seconds"][-1])
@@ -143,11 +138,6 @@ class Result:
     def feasible(self) -> bool:
         """Whether the last iterate is certainly feasible: margin minus numerical error at least zero."""
         return bool(feasible_rows(self.history)[-1])
-
-    @property
-    def violates(self) -> bool:
-        """Whether the last iterate is certainly infeasible: its margin, an upper bound, is negative."""
-        return self.margin < 0
 
     @property
     def merit(self) -> tuple[bool, float]:
@@ -224,8 +214,8 @@ class Results:
         return np.array([result.feasible for result in self.runs[algorithm]])
 
     def violates(self, algorithm: str) -> Bool[np.ndarray, " seeds"]:
-        """Return which seeds end certainly infeasible."""
-        return np.array([result.violates for result in self.runs[algorithm]])
+        """Return which seeds end certainly infeasible: a margin is an upper bound."""
+        return self.margins(algorithm) < 0
 
 
 def curve_of(
@@ -269,22 +259,14 @@ class DeepResults:
     environment: str
     runs: Mapping[TrainingJob, Trained]
 
-    def of(
-        self,
-        algorithm: str,
-        trust_region: float,
-        *,
-        noise: bool = True,
-        radius: float | None = None,
-    ) -> Trained:
-        """Return the run of an algorithm with a step size; the first radius is the default.
+    def of(self, algorithm: str, trust_region: float, *, noise: bool = True) -> Trained:
+        """Return the run of an algorithm with a step size, and with the first radius if it is robust.
 
         Raises:
             KeyError: there is no such run.
         """
-        robust = self.experiment.radius if radius is None else radius
         for job, trained in self.runs.items():
             same = (job.algorithm, job.trust_region, job.noise) == (algorithm, trust_region, noise)
-            if same and job.radius in (0.0, robust):
+            if same and job.radius in (0.0, self.experiment.radius):
                 return trained
         raise KeyError(f"{algorithm}, {trust_region:g}, noise {noise}")

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from holdfast._support.files import write_bytes
 from holdfast.experiments.description import DeepExperiment, Experiment, TabularExperiment
-from holdfast.experiments.engines import Begun, Done, EngineOptions, Failed, Made, engine_named
+from holdfast.experiments.engines import Done, EngineOptions, Failed, Made, engine_named
 from holdfast.experiments.progress import progress_on
 from holdfast.experiments.simulators import SimulatorPlan
 from holdfast.experiments.tables import TablePlan
@@ -78,12 +78,9 @@ def run(
             progress.keep(len(jobs) - len(missing))
             items = plan.items(missing)
             for event in start(items, out, options or EngineOptions()) if items else ():
+                progress.show(event)
                 if isinstance(event, Made):
                     write_bytes(out / event.file.path, event.file.data)
-                elif isinstance(event, Begun):
-                    progress.begin(event)
-                else:
-                    progress.end(event)
                 if isinstance(event, Failed) and event.for_good:
                     failures.append(event)
                 if isinstance(event, Made | Done):

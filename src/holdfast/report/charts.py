@@ -14,12 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from holdfast import registry
-from holdfast.experiments.results import (
-    ConstraintThreshold,
-    Result,
-    Results,
-    smallest_margins,
-)
+from holdfast.experiments.results import ConstraintThreshold, Result, Results, smallest_margins
 from holdfast.simulators.certificates.stress_result import ACTIONS, ATTACK, SCALED, Stress
 
 Numbers = Sequence[Any] | np.ndarray
@@ -299,7 +294,10 @@ def margin_plane(results: Results) -> Plane:
         Cloud(
             label_of(name),
             *styles[name],
-            [EndPoint(run.margin, run.reward, f"seed {run.seed}", run.feasible) for run in runs],
+            [
+                EndPoint(run.margin, run.reward, f"seed {run.job.seed}", run.feasible)
+                for run in runs
+            ],
             [Trace(smallest_margins(run.history), run.history["reward"]) for run in runs],
         )
         for name, runs in results.runs.items()

@@ -233,19 +233,9 @@ def _simulator_row(trained: Trained, radius: float) -> SimulatorRow:
     found = trained.stress
     assert found is not None, trained.job
 
-    def at(signal: str, kind: str, level: float) -> Measured:
-        return dict(found.curve(signal, kind))[level]
-
-    cost = found.cost_names[0]
-    return SimulatorRow(
-        trained.job.algorithm,
-        trained.job.trust_region,
-        found.rows[0].reward,
-        found.rows[0].costs[0],
-        at("reward", ACTIONS, PAPER_NOISE),
-        at(cost, ACTIONS, PAPER_NOISE),
-        at("reward", ATTACK, radius),
-        at(cost, ATTACK, radius),
-        found.critical_radius,
-        found.beyond_tested,
-    )
+    values: list[Any] = [found.rows[0].reward, found.rows[0].costs[0]]
+    for kind, level in ((ACTIONS, PAPER_NOISE), (ATTACK, radius)):
+        for signal in ("reward", found.cost_names[0]):
+            values.append(dict(found.curve(signal, kind))[level])
+    values += [found.critical_radius, found.beyond_tested]
+    return SimulatorRow(trained.job.algorithm, trained.job.trust_region, *values)

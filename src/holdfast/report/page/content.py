@@ -180,6 +180,11 @@ class Details(NamedTuple):
     type: str = "details"
 
 
+def details(key: str, title: str, values: Mapping[str, Any]) -> Details:
+    """Return nested settings or versions as one folded list."""
+    return Details(key, title, flat_entries(values))
+
+
 Block = Lines | Scatter | PageTable | Card | HeatMaps | Grid | Arena | Details
 
 

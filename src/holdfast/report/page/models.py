@@ -22,16 +22,7 @@ from holdfast.report.page.certificate import (
     margin_text,
     value_text,
 )
-from holdfast.report.page.content import (
-    Block,
-    Cell,
-    Details,
-    Lines,
-    PageTable,
-    Scatter,
-    Section,
-    flat_entries,
-)
+from holdfast.report.page.content import Block, Cell, Lines, PageTable, Scatter, Section, details
 from holdfast.report.page.kernels import kernel_blocks
 from holdfast.report.records import read_solved_model
 from holdfast.tabular.certify import gap_text
@@ -58,8 +49,8 @@ def solution_section(folder: Path) -> Section:
         card,
         *_history_blocks(found.history, settings["algorithm"], ConstraintThreshold.of(model)),
         *kernel_blocks(model, found.policy),
-        Details("settings", "Configuration", flat_entries(settings)),
-        Details("versions", "Versions", flat_entries(found.solution["versions"])),
+        details("settings", "Configuration", settings),
+        details("versions", "Versions", found.solution["versions"]),
     ]
     facts = [
         Cell(status, "good" if status == "feasible" else "bad"),
@@ -147,8 +138,8 @@ def comparison_section(folder: str, results: Results, version: str) -> Section:
         Scatter("against", "Worst-case reward against margin", about, charts.margin_plane(results)),
         _ends(results),
         *_kernels(results),
-        Details("settings", "Configuration", flat_entries(results.experiment.to_dict())),
-        Details("versions", "Versions", [("holdfast", version), ("model_sha256", results.model)]),
+        details("settings", "Configuration", results.experiment.to_dict()),
+        details("versions", "Versions", {"holdfast": version, "model_sha256": results.model}),
     ]
     title = f"{results.environment}{radius}"
     return Section(f"experiment {folder} {title}", title, [folder], facts, blocks)
@@ -206,4 +197,4 @@ def _kernels(results: Results) -> list[Block]:
     names = list(results.runs)
     algorithm = next((name for name in names if name.split()[0] == _PREFERRED), names[0])
     ended = results.runs[algorithm][0]
-    return kernel_blocks(model, ended.policy, f"{label_of(algorithm)}, seed {ended.seed}")
+    return kernel_blocks(model, ended.policy, f"{label_of(algorithm)}, seed {ended.job.seed}")

@@ -8,18 +8,9 @@ from typing import Any, NamedTuple
 
 from holdfast.report import charts
 from holdfast.report.charts import Chart, Limit, Series, Style, critical_text, label_of, styles_of
+from holdfast.report.page import content
 from holdfast.report.page.certificate import margin_text, value_text
-from holdfast.report.page.content import (
-    Arena,
-    Block,
-    Cell,
-    Details,
-    Lines,
-    PageTable,
-    Scatter,
-    Section,
-    flat_entries,
-)
+from holdfast.report.page.content import Arena, Block, Cell, Lines, Section, details
 from holdfast.report.records import TrainingRecord
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training.runs import limits_of
@@ -85,7 +76,7 @@ def _labels(group: Sequence[TrainingRecord]) -> list[str]:
 
 def _distinguished(names: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names, each followed by the settings in which others of the same name differ."""
-    flat = [dict(flat_entries(each)) for each in settings]
+    flat = [dict(content.flat_entries(each)) for each in settings]
     longer = []
     for name, mine in zip(names, flat, strict=True):
         same = [theirs for other, theirs in zip(names, flat, strict=True) if other == name]
@@ -109,9 +100,9 @@ def _section(key: str, title: str, shown: Sequence[ShownRun]) -> Section:
             blocks.append(each.arena._replace(key=f"episodes-{i}", title=name))
     for i, each in enumerate(shown):
         about = dict(each.run.description)
-        made = flat_entries(about.pop("made_with"))
-        blocks.append(Details(f"settings-{i}", f"Configuration: {each.label}", flat_entries(about)))
-        blocks.append(Details(f"versions-{i}", f"Versions: {each.label}", made))
+        made = about.pop("made_with")
+        blocks.append(details(f"settings-{i}", f"Configuration: {each.label}", about))
+        blocks.append(details(f"versions-{i}", f"Versions: {each.label}", made))
     return Section(key, title, [str(each.run.folder) for each in shown], _facts(shown), blocks)
 
 
@@ -195,11 +186,11 @@ def _against_cost(shown: Sequence[ShownRun]) -> list[Block]:
             trace = charts.Trace(run.curve("costs", i).mean(0), run.curve("reward").mean(0))
             clouds.append(charts.Cloud(label, *style, points, [trace]))
         plane = charts.Plane(cost, "reward", clouds, [Limit.at_most(cost, limit, "x")])
-        blocks.append(Scatter(f"against-{i}", f"Reward against {cost}", about, plane))
+        blocks.append(content.Scatter(f"against-{i}", f"Reward against {cost}", about, plane))
     return blocks
 
 
-def _ends(shown: Sequence[ShownRun]) -> PageTable:
+def _ends(shown: Sequence[ShownRun]) -> content.PageTable:
     costs = limits_of(shown[0].run.description)
     head = ["", "iterations", "reward", "nominal reward"]
     for name, limit in costs:
@@ -227,9 +218,9 @@ def _ends(shown: Sequence[ShownRun]) -> PageTable:
         rows.append([*cells, Cell(f"{sum(kept)} of {len(kept)}"), Cell(critical)])
     title = "Last iterations, mean over seeds, worst case"
     if len(shown) > _FEW:
-        return PageTable("ends", title, head, rows)
+        return content.PageTable("ends", title, head, rows)
     turned = list(zip(map(Cell, head), *rows, strict=True))
-    return PageTable("ends", title, [cell.text for cell in turned[0]], turned[1:])
+    return content.PageTable("ends", title, [cell.text for cell in turned[0]], turned[1:])
 
 
 def stress_section(folder: str, found: Stress) -> Section:
