@@ -5,14 +5,12 @@ A command imports heavy packages only when it runs, so that `--help` answers at 
 
 from __future__ import annotations
 
-import functools
 import inspect
-import operator
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Union
 
 from holdfast import __version__
 from holdfast.cli import _shared
@@ -99,15 +97,9 @@ def _parse(arguments: list[str]) -> Command:
             config=(tyro.conf.FlagCreatePairsOff,),
         )
     # Only prints help or an error, since all subcommands are handled above.
-    choices: Any = functools.reduce(
-        operator.or_,
-        (
-            Annotated[command, tyro.conf.subcommand(name, description=_summary(command))]
-            for name, command in COMMANDS.items()
-        ),
-    )
-    return tyro.cli(choices, prog="holdfast", description=inspect.getdoc(main), args=arguments)
-
-
-def _summary(command: type[Command]) -> str:
-    return (inspect.getdoc(command) or "").partition("\n")[0]
+    choices: list[Any] = []
+    for name, command in COMMANDS.items():
+        summary = inspect.cleandoc(str(command.__doc__)).splitlines()[0]
+        choices.append(Annotated[command, tyro.conf.subcommand(name, description=summary)])
+    every: Any = Union[*choices]
+    return tyro.cli(every, prog="holdfast", description=inspect.getdoc(main), args=arguments)

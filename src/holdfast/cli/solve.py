@@ -59,13 +59,9 @@ class SolveCommand:
     def run(self) -> int:
         """Solve the model, print a table and write the folder."""
         with refused():
-            settings = SolveSettings(
-                iterations=self.iterations,
-                trust_region=self.trust_region,
-                step=self.step,
-                safeguard=self.safeguard,
-                settings=read_settings(self.settings),
-            )
+            names = ("iterations", "trust_region", "step", "safeguard")
+            shared = {name: getattr(self, name) for name in names}
+            settings = SolveSettings(**shared, settings=read_settings(self.settings))
         name = Path(self.model).name
         stem = Path(name.rpartition(":")[2]).stem
         out = Path(self.out or f"runs/solve/{stem}-{self.algorithm}-seed-{self.seed}")
@@ -78,23 +74,11 @@ class SolveCommand:
             model = self.uncertainty.apply(read_model(self.model))
         label = f"{name} {self.algorithm} seed {self.seed}"
         with refused(), iterations_on(sys.stderr, label, self.iterations) as callback:
-            solution = hf.solve(
-                model,
-                self.algorithm,
-                seed=self.seed,
-                callback=callback,
-                certify=self.certify,
-                nodes=self.nodes,
-                **settings.arguments(),
-            )
-        record = {
-            "environment": name,
-            "algorithm": self.algorithm,
-            "seed": self.seed,
-            **settings.arguments(),
-            "uncertainty": self.uncertainty.to_dict(),
-            "nodes": self.nodes,
-        }
+            arguments = {"seed": self.seed, **settings.arguments(), "nodes": self.nodes}
+            search = {**arguments, "certify": self.certify, "callback": callback}
+            solution = hf.solve(model, self.algorithm, **search)
+        record = {"environment": name, "algorithm": self.algorithm, **arguments}
+        record["uncertainty"] = self.uncertainty.to_dict()
         write_solution(out, model, solution, record)
         print(solution)
         if solution.certificate is None and solution.attainable is not None:

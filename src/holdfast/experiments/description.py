@@ -49,14 +49,8 @@ class Experiment:
             if "/" in name or "\\" in name or name.startswith("."):
                 raise ValueError(f"environments: {name!r} cannot be the name of a folder")
 
-    def jobs(
-        self, chosen: Mapping[tuple[str, str], SolveSettings] | None = None
-    ) -> Sequence[Job | TrainingJob]:
-        """Return every run of the experiment.
-
-        Arguments:
-            chosen: settings that the search selected, by cell and algorithm.
-        """
+    def jobs(self) -> Sequence[Job | TrainingJob]:
+        """Return every run of the experiment."""
         raise NotImplementedError
 
     def search_jobs(self) -> list[Job]:
@@ -162,7 +156,11 @@ class TabularExperiment(Experiment):
         self.search_jobs()
 
     def jobs(self, chosen: Mapping[tuple[str, str], SolveSettings] | None = None) -> list[Job]:
-        """Return every solve, ordered by model, radius, algorithm, variant and seed."""
+        """Return every solve, ordered by model, radius, algorithm, variant and seed.
+
+        Arguments:
+            chosen: settings that the search selected, by cell and algorithm.
+        """
         best = chosen or {}
         return [
             Job(
@@ -289,11 +287,8 @@ class DeepExperiment(Experiment):
         """The first radius, which the claims refer to."""
         return self.radii[0]
 
-    def jobs(
-        self, chosen: Mapping[tuple[str, str], SolveSettings] | None = None
-    ) -> list[TrainingJob]:
+    def jobs(self) -> list[TrainingJob]:
         """Return every training run: per simulator the disturbed runs by step size, then the others."""
-        del chosen  # there is no search
         disturbed = (*self.algorithms, *self.references)
         return [
             TrainingJob(self, environment, algorithm, trust_region, radius, noise)

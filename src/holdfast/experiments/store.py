@@ -99,21 +99,6 @@ def read(path: Path) -> tuple[str, Result] | None:
         return None
 
 
-def finder(models: Mapping[str, str], folder: Path) -> Find:
-    """Return a function from a job to its stored result, or to None if it has to run (again).
-
-    Arguments:
-        models: SHA-256 of each model's content, by cell.
-        folder: the experiment's folder.
-    """
-
-    def find(job: Job) -> Result | None:
-        mark, result = read(folder / job.path) or ("", None)
-        return result if mark == fingerprint(job, models[job.cell]) else None
-
-    return find
-
-
 def write_record(folder: Path, experiment: Experiment, models: Mapping[str, str]) -> None:
     """Write `experiment.json`.
 

@@ -8,18 +8,19 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from jaxtyping import Float
 
 from holdfast import __version__
 from holdfast.experiments.results import curve_of
-from holdfast.model import RobustCMDP, check_policy
-from holdfast.report.solution import MODEL_FILE, POLICY_FILE, SOLUTION_FILE, read_policy
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training import runs
 from holdfast.simulators.training.runs import Row
+
+if TYPE_CHECKING:
+    from holdfast.report.page.content import Arena
 
 _NEEDED = (
     "seed",
@@ -60,46 +61,12 @@ def _release(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)[:3]]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SolvedModel:
-    """A folder that `holdfast solve` wrote.
-
-    Attributes:
-        solution: content of `solution.json`.
-        model: the solved model.
-        policy: (S, A), the last iterate.
-        history: columns of `history.csv`.
-        certificate: content of `certificate.json`, or None.
-    """
-
-    solution: Mapping[str, Any]
-    model: RobustCMDP
-    policy: Float[np.ndarray, "S A"]
-    history: Mapping[str, np.ndarray]
-    certificate: Mapping[str, Any] | None
-
-
-def read_solved_model(folder: Path) -> SolvedModel:
-    """Return the record of a folder that `holdfast solve` wrote.
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the record in a JSON file.
 
     Raises:
-        ValueError: a file is damaged or was written by a newer version; the message names the file.
+        ValueError: the file is damaged; the message names it.
     """
-    solution = _read_json(folder / SOLUTION_FILE)
-    check_not_newer(solution["versions"])
-    model = RobustCMDP.load(folder / MODEL_FILE)
-    policy = read_policy(folder / POLICY_FILE)
-    certificate = folder / "certificate.json"
-    return SolvedModel(
-        solution,
-        model,
-        check_policy(POLICY_FILE, policy, model.states, model.actions),
-        _read_columns(folder / "history.csv"),
-        _read_json(certificate) if certificate.is_file() else None,
-    )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (ValueError, OSError) as error:
@@ -107,15 +74,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{path}: damaged, not a record")
     return found
-
-
-def _read_columns(path: Path) -> dict[str, np.ndarray]:
-    """Return the columns of a CSV file; text becomes NaN."""
-    try:
-        table = np.atleast_1d(np.genfromtxt(path, delimiter=",", names=True))
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path}: damaged ({error})") from error
-    return {name: table[name] for name in table.dtype.names or ()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,12 +132,14 @@ class TrainingRecord:
         description: content of `run.json`.
         rows: rows of `metrics.jsonl`, for the iterations that all seeds have finished.
         stress: result of `holdfast stress` in the same folder, or None.
+        arena: episodes on a map, or None.
     """
 
     folder: Path
     description: Mapping[str, Any]
     rows: Sequence[dict[str, Any]]
     stress: Stress | None = None
+    arena: Arena | None = None
 
     @property
     def done(self) -> int:
@@ -234,18 +194,14 @@ def read_training(folder: Path, stress: Stress | None = None) -> TrainingRecord:
         ValueError: a file is damaged or was written by a newer version; the message names the file.
     """
     # A newer version may use another format, so its number is checked before the format.
-    check_not_newer(_read_json(folder / runs.DESCRIPTION).get("made_with", {}))
+    check_not_newer(read_json(folder / runs.DESCRIPTION).get("made_with", {}))
     description = runs.read_description(folder)
     assert description is not None
-    by_iteration: dict[int, dict[int, dict[str, Any]]] = {}
-    for i, row in enumerate(runs.read_lines(folder / runs.METRICS), start=1):
+    rows = runs.read_lines(folder / runs.METRICS)
+    for i, row in enumerate(rows, start=1):
         for name in _NEEDED:
             if name not in row:
                 raise ValueError(f"{folder / runs.METRICS}: line {i} has no {name}")
-        by_iteration.setdefault(row["iteration"], {})[row["seed"]] = row
-    whole: list[dict[str, Any]] = []
-    for i in range(len(by_iteration)):
-        if set(by_iteration.get(i, ())) != set(description["seeds"]):
-            break
-        whole += [by_iteration[i][seed] for seed in description["seeds"]]
-    return TrainingRecord(folder, description, whole, stress)
+    # Lines are written by iteration and then by seed, so that only the last iteration can be incomplete.
+    whole = len(rows) - len(rows) % len(description["seeds"])
+    return TrainingRecord(folder, description, rows[:whole], stress)

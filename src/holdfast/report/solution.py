@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 POLICY_FILE = "policy.npz"
 MODEL_FILE = "model.npz"
 SOLUTION_FILE = "solution.json"
+CERTIFICATE_FILE = "certificate.json"
 
 
 def write_solution(
@@ -79,7 +80,7 @@ def write_solution(
         },
     )
     if solution.certificate is not None:
-        write_json(folder / "certificate.json", solution.certificate.to_dict())
+        write_json(folder / CERTIFICATE_FILE, solution.certificate.to_dict())
 
 
 def read_model(given: str) -> RobustCMDP:

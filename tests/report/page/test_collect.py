@@ -101,7 +101,7 @@ def test_a_damaged_part_leaves_the_rest_of_a_run(all_runs, tmp_path):
     _cut(folder / "agent-0.safetensors")
     found = collect([folder])
     assert len(found.trainings) == 1
-    assert found.arenas == {str(folder): None}
+    assert found.trainings[0].arena is None
     assert "not a result of stress" in reasons(found)["stress.json"]
     assert "agent-0.safetensors: damaged" in reasons(found)["run"]
 

@@ -12,7 +12,7 @@ import holdfast as hf
 from holdfast import registry
 from holdfast.experiments.results import ConstraintThreshold
 from holdfast.experiments.store import model_digest
-from holdfast.report.page.certificate import certificate_card, evaluation_card
+from holdfast.report.page.certificate import values_card
 from holdfast.report.page.content import (
     Card,
     Details,
@@ -147,7 +147,7 @@ def test_of_a_large_model_the_states_that_change_most_are_shown():
 
 
 def card(**changes):
-    return certificate_card(
+    return values_card(
         {
             "feasible": True,
             "reward": {"worst": 1.0, "nominal": 2.0},
@@ -201,7 +201,7 @@ def test_a_certificate_says_what_is_not(changes, said):
 
 def test_without_a_certificate_the_card_says_so(all_runs):
     record = json.loads((all_runs / "lake" / "solution.json").read_text())
-    found = evaluation_card(record, "the set")
+    found = values_card(record, "the set")
     assert found.title == "Evaluation, not certified"
     assert "--certify" in " ".join(found.statements)
 

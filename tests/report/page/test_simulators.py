@@ -122,7 +122,8 @@ def test_episodes_are_played_only_when_the_run_is_finished(
 ):
     unfinished = read_training(train_folder(tmp_path / "run", gather_run, 5))
     assert unfinished.agent_files() == []
-    (arena,) = collect([all_runs / "gather" / "rcpo"], page_kept).arenas.values()
+    (run,) = collect([all_runs / "gather" / "rcpo"], page_kept).trainings
+    arena = run.arena
     assert isinstance(arena, Arena)
     assert len(arena.drives) == 9
     for drive in arena.drives:

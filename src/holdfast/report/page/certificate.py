@@ -9,68 +9,51 @@ from typing import Any
 from holdfast.report.page.content import Card, Cell, PageTable
 from holdfast.tabular.certify import gap_text
 
-_HEAD = ("", "threshold", "worst case", "nominal", "margin")
 
-
-def certificate_card(certificate: Mapping[str, Any], about_set: str) -> Card:
-    """Return the card of a certificate.
+def values_card(record: Mapping[str, Any], about_set: str) -> Card:
+    """Return the card of a certificate, or of a solution that has none.
 
     Arguments:
-        certificate: content of `certificate.json`.
+        record: content of `certificate.json` or of `solution.json`.
         about_set: the uncertainty set, as text.
     """
-    good = Cell("Every constraint is proved to hold in the worst case.", "good")
-    bad = Cell("Not every constraint holds in the worst case.", "bad")
-    rows = [(*_reward_row(certificate["reward"]), Cell(""))]
-    rows += [
-        (*_constraint_row(each, each["holds"]), Cell(_factor(each["critical_factor"])))
-        for each in certificate["constraints"]
-    ]
-    table = PageTable("values", "", (*_HEAD, "breaks at"), rows)
-    statements = _statements(certificate, about_set)
-    verdict = good if certificate["feasible"] else bad
-    return Card("certificate", "Certificate", verdict, statements, table)
+    certified = "upper_bound" in record
+    if certified:
+        title, feasible = "Certificate", record["feasible"]
+        good = "Every constraint is proved to hold in the worst case."
+        bad = "Not every constraint holds in the worst case."
+        statements = _statements(record, about_set)
+    else:
+        title, feasible = "Evaluation, not certified", record["status"] == "feasible"
+        good = "The constraints hold in the computed worst case."
+        bad = "The constraints do not hold in the worst case."
+        statements = [
+            f"The worst case is over {about_set}.",
+            "The best possible reward and the largest radii were not computed: use `holdfast solve … "
+            "--certify`.",
+        ]
+    verdict = Cell(good, "good") if feasible else Cell(bad, "bad")
+    reward, head = record["reward"], ["", "threshold", "worst case", "nominal", "margin"]
+    cells = ("reward", "", value_text(reward["worst"]), value_text(reward["nominal"]), "")
+    rows = [[*map(Cell, cells)], *map(_constraint_row, record["constraints"])]
+    if certified:
+        head.append("breaks at")
+        factors = ["", *(_factor(each["critical_factor"]) for each in record["constraints"])]
+        rows = [[*row, Cell(factor)] for row, factor in zip(rows, factors, strict=True)]
+    return Card("certificate", title, verdict, statements, PageTable("values", "", head, rows))
 
 
-def evaluation_card(solution: Mapping[str, Any], about_set: str) -> Card:
-    """Return the card of a solution without a certificate.
-
-    Arguments:
-        solution: content of `solution.json`.
-        about_set: the uncertainty set, as text.
-    """
-    good = Cell("The constraints hold in the computed worst case.", "good")
-    bad = Cell("The constraints do not hold in the worst case.", "bad")
-    statements = [
-        f"The worst case is over {about_set}.",
-        "The best possible reward and the largest radii were not computed: use `holdfast solve … "
-        "--certify`.",
-    ]
-    rows = [_reward_row(solution["reward"])]
-    rows += [
-        _constraint_row(each, each["margin"] - each["error"] >= 0)
-        for each in solution["constraints"]
-    ]
-    table = PageTable("values", "", _HEAD, rows)
-    verdict = good if solution["status"] == "feasible" else bad
-    return Card("certificate", "Evaluation, not certified", verdict, statements, table)
-
-
-def _reward_row(reward: Mapping[str, Any]) -> tuple[Cell, ...]:
-    values = (value_text(reward["worst"]), value_text(reward["nominal"]))
-    return tuple(map(Cell, ("reward", "", *values, "")))
-
-
-def _constraint_row(each: Mapping[str, Any], holds: bool) -> tuple[Cell, ...]:
-    # A constraint is written as "utility ≥ 0.7".
+def _constraint_row(each: Mapping[str, Any]) -> list[Cell]:
+    # A constraint is written as "utility ≥ 0.7". A certificate says whether it holds.
     name, relation, _ = each["constraint"].rsplit(" ", 2)
-    return (
+    holds = each["holds"] if "holds" in each else each["margin"] - each["error"] >= 0
+    return [
         Cell(name),
         Cell(f"{relation} {each['threshold']:g}"),
         Cell(value_text(each["worst"])),
         Cell(value_text(each["nominal"])),
         Cell(margin_text(each["margin"]), "good" if holds else "bad"),
-    )
+    ]
 
 
 def _statements(certificate: Mapping[str, Any], about_set: str) -> list[str]:

@@ -14,7 +14,7 @@ from holdfast.experiments.description import TabularExperiment
 from holdfast.report.page.content import Arena, Section, Skipped
 from holdfast.report.page.models import comparison_section, solution_section
 from holdfast.report.records import TrainingRecord, check_not_newer, read_training
-from holdfast.report.solution import SOLUTION_FILE
+from holdfast.report.solution import CERTIFICATE_FILE, SOLUTION_FILE
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training import runs
 
@@ -23,7 +23,7 @@ EXPERIMENT, STRESS = "experiment.json", "stress.json"
 _REMAINS = {
     runs.METRICS: runs.DESCRIPTION,
     runs.CHECKPOINT: runs.DESCRIPTION,
-    "certificate.json": SOLUTION_FILE,
+    CERTIFICATE_FILE: SOLUTION_FILE,
     "history.csv": SOLUTION_FILE,
 }
 
@@ -56,14 +56,12 @@ class Collection:
     Attributes:
         sections: sections of solved models and of experiments on tables.
         trainings: training runs.
-        arenas: episodes of training runs, by folder.
         stresses: stress results in folders of their own, with the folder.
         skipped: folders and files that cannot be read.
     """
 
     sections: list[Section] = dataclasses.field(default_factory=list)
     trainings: list[TrainingRecord] = dataclasses.field(default_factory=list)
-    arenas: dict[str, Arena | None] = dataclasses.field(default_factory=dict)
     stresses: list[tuple[str, Stress]] = dataclasses.field(default_factory=list)
     skipped: list[Skipped] = dataclasses.field(default_factory=list)
 
@@ -121,10 +119,10 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
     if runs.DESCRIPTION in names:
         training = found.attempt(folder, lambda: read_training(folder, stress))
         if training is not None:
-            found.trainings.append(training)
             play = partial(_arena, training)
             keep = partial(kept.get, f"{folder}/episodes", training.agent_files(), play)
-            found.arenas[str(folder)] = found.attempt(folder, keep)
+            arena = found.attempt(folder, keep)
+            found.trainings.append(dataclasses.replace(training, arena=arena))
     elif stress is not None:
         found.stresses.append((str(folder), stress))
     for remains, missing in _REMAINS.items():

@@ -12,19 +12,21 @@ import numpy as np
 from holdfast import registry
 from holdfast.experiments.results import ConstraintThreshold, Results, smallest_margins
 from holdfast.experiments.store import model_digest
-from holdfast.model import RobustCMDP
+from holdfast.model import RobustCMDP, check_policy
 from holdfast.report import charts
 from holdfast.report.charts import Chart, Limit, Series, label_of, styles_of
 from holdfast.report.comparison import algorithm_rows
-from holdfast.report.page.certificate import (
-    certificate_card,
-    evaluation_card,
-    margin_text,
-    value_text,
-)
+from holdfast.report.page.certificate import margin_text, value_text, values_card
 from holdfast.report.page.content import Block, Cell, Lines, PageTable, Scatter, Section, details
 from holdfast.report.page.kernels import kernel_blocks
-from holdfast.report.records import read_solved_model
+from holdfast.report.records import check_not_newer, read_json
+from holdfast.report.solution import (
+    CERTIFICATE_FILE,
+    MODEL_FILE,
+    POLICY_FILE,
+    SOLUTION_FILE,
+    read_policy,
+)
 from holdfast.tabular.certify import gap_text
 
 # The kernels of a comparison are shown for a run of this algorithm, if there is one.
@@ -37,29 +39,39 @@ def solution_section(folder: Path) -> Section:
     Raises:
         ValueError: a file is damaged or was written by a newer version; the message names the file.
     """
-    found = read_solved_model(folder)
-    model, status, settings = found.model, found.solution["status"], found.solution["settings"]
+    solution = read_json(folder / SOLUTION_FILE)
+    check_not_newer(solution["versions"])
+    status, settings = solution["status"], solution["settings"]
+    model = RobustCMDP.load(folder / MODEL_FILE)
+    policy = check_policy(POLICY_FILE, read_policy(folder), model.states, model.actions)
+    history = _read_columns(folder / "history.csv")
+    certificate = folder / CERTIFICATE_FILE
+    certified = certificate.is_file()
     about_set = uncertainty_in_words(model)
-    card = (
-        evaluation_card(found.solution, about_set)
-        if found.certificate is None
-        else certificate_card(found.certificate, about_set)
-    )
     blocks: list[Block] = [
-        card,
-        *_history_blocks(found.history, settings["algorithm"], ConstraintThreshold.of(model)),
-        *kernel_blocks(model, found.policy),
+        values_card(read_json(certificate) if certified else solution, about_set),
+        *_history_blocks(history, settings["algorithm"], ConstraintThreshold.of(model)),
+        *kernel_blocks(model, policy),
         details("settings", "Configuration", settings),
-        details("versions", "Versions", found.solution["versions"]),
+        details("versions", "Versions", solution["versions"]),
     ]
     facts = [
         Cell(status, "good" if status == "feasible" else "bad"),
         Cell(f"{model.states} states, {model.actions} actions"),
         Cell(about_set),
-        Cell("not certified" if found.certificate is None else "certified"),
+        Cell("certified" if certified else "not certified"),
     ]
     title = f"{settings['environment']}, {label_of(settings['algorithm'])}"
     return Section(f"solution {folder}", title, [str(folder)], facts, blocks)
+
+
+def _read_columns(path: Path) -> dict[str, np.ndarray]:
+    """Return the columns of a CSV file; text becomes NaN."""
+    try:
+        table = np.atleast_1d(np.genfromtxt(path, delimiter=",", names=True))
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path}: damaged ({error})") from error
+    return {name: table[name] for name in table.dtype.names or ()}
 
 
 def uncertainty_in_words(model: RobustCMDP) -> str:

@@ -28,7 +28,7 @@ def page_data(
         follow_every: seconds between two requests of a served page for new data; None for a file.
         most: largest number of points of a curve.
     """
-    sections = [*found.sections, *training_sections(found.trainings, found.arenas)]
+    sections = [*found.sections, *training_sections(found.trainings)]
     sections += [stress_section(folder, stress) for folder, stress in found.stresses]
     return {
         "title": TITLE,

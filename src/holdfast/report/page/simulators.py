@@ -10,7 +10,7 @@ from holdfast.report import charts
 from holdfast.report.charts import Chart, Limit, Series, Style, critical_text, label_of, styles_of
 from holdfast.report.page import content
 from holdfast.report.page.certificate import margin_text, value_text
-from holdfast.report.page.content import Arena, Block, Cell, Lines, Section, details
+from holdfast.report.page.content import Block, Cell, Lines, Section, details
 from holdfast.report.records import TrainingRecord
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training.runs import limits_of
@@ -20,23 +20,15 @@ _FEW = 2
 
 
 class ShownRun(NamedTuple):
-    """A training run with its label, its style and its episodes."""
+    """A training run with its label and its style."""
 
     run: TrainingRecord
     label: str
     style: Style
-    arena: Arena | None = None
 
 
-def training_sections(
-    found: Sequence[TrainingRecord], arenas: Mapping[str, Arena | None] | None = None
-) -> list[Section]:
-    """Return one section per simulator with the same limits, with its runs side by side.
-
-    Arguments:
-        found: the runs.
-        arenas: episodes by the folder of their run.
-    """
+def training_sections(found: Sequence[TrainingRecord]) -> list[Section]:
+    """Return one section per simulator with the same limits, with its runs side by side."""
     groups: dict[str, list[TrainingRecord]] = {}
     for run in found:
         about = run.description
@@ -50,10 +42,8 @@ def training_sections(
     )
     sections = []
     for (key, group), title in zip(groups.items(), titles, strict=True):
-        shown = [
-            ShownRun(run, label, style, (arenas or {}).get(str(run.folder)))
-            for run, (label, style) in zip(group, styles_of(_labels(group)).items(), strict=True)
-        ]
+        styles = styles_of(_labels(group)).items()
+        shown = [ShownRun(run, *style) for run, style in zip(group, styles, strict=True)]
         sections.append(_section(f"training {key}", title, shown))
     return sections
 
@@ -95,9 +85,9 @@ def _section(key: str, title: str, shown: Sequence[ShownRun]) -> Section:
         *(stress_blocks(stressed) if stressed else []),
     ]
     for i, each in enumerate(shown):
-        if each.arena is not None:
-            name = f"{each.arena.title}: {each.label}"
-            blocks.append(each.arena._replace(key=f"episodes-{i}", title=name))
+        if (arena := each.run.arena) is not None:
+            title_of_run = f"{arena.title}: {each.label}"
+            blocks.append(arena._replace(key=f"episodes-{i}", title=title_of_run))
     for i, each in enumerate(shown):
         about = dict(each.run.description)
         made = about.pop("made_with")
@@ -175,7 +165,7 @@ def _against_cost(shown: Sequence[ShownRun]) -> list[Block]:
     blocks: list[Block] = []
     for i, (cost, limit) in enumerate(limits_of(shown[0].run.description)):
         clouds = []
-        for run, label, style, _ in (each for each in shown if each.run.done):
+        for run, label, style in (each for each in shown if each.run.done):
             limits = run.description["limits"]
             points = [
                 charts.EndPoint(
@@ -201,7 +191,7 @@ def _ends(shown: Sequence[ShownRun]) -> content.PageTable:
         return Cell(value_text(float(f"{value:.4g}")))
 
     rows = []
-    for run, label, _, _ in shown:
+    for run, label, _ in shown:
         cells = [Cell(label), Cell(_progress(run))]
         if not run.done:
             rows.append([*cells, *[Cell("–")] * (len(head) - 2)])
