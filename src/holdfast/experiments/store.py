@@ -138,14 +138,15 @@ def read_record(folder: Path) -> tuple[Experiment, dict[str, str]]:
 def read_experiment(folder: Path) -> list[Results]:
     """Return the results in a folder so far, one per model and radius, of any version of Holdfast.
 
-    Missing and unreadable jobs are left out.
+    Missing and unreadable jobs are left out. An experiment on simulators has no results here: its
+    training runs have folders of their own.
 
     Raises:
-        ValueError: the folder holds no experiment on tables.
+        ValueError: the folder holds no experiment.
     """
     experiment, models = read_record(folder)
     if not isinstance(experiment, TabularExperiment):
-        raise ValueError(f"{folder / RECORD}: an experiment on simulators, not on tables")
+        return []
 
     def described(job: Job) -> Result | None:
         _, result = read(folder / job.path) or ("", None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -22,16 +22,9 @@ from holdfast.simulators.training.runs import Row
 if TYPE_CHECKING:
     from holdfast.report.page.content import Arena
 
-_NEEDED = (
-    "seed",
-    "reward",
-    "nominal_reward",
-    "reward_error",
-    "costs",
-    "nominal_costs",
-    "cost_errors",
-    "kl",
-)
+# Measurements of which a standing has the means.
+_MEANS = ("reward", "nominal_reward", "costs", "nominal_costs", "cost_errors", "kl")
+_NEEDED = ("seed", "reward_error", *_MEANS)
 # The end of a run is its last tenth, and at most its last ten iterations: means over more would mix in
 # iterates that still improve.
 _LATE = 10
@@ -86,34 +79,23 @@ class Standing:
         nominal_reward: reward under the nominal kernel.
         costs: worst-case costs; nominal costs if the algorithm has no adversary.
         nominal_costs: costs under the nominal kernel.
-        errors: standard errors of `costs`.
+        cost_errors: standard errors of `costs`.
         kl: KL divergence of the policy update.
     """
 
     label: str
     reward: float
     nominal_reward: float
-    costs: tuple[float, ...]
-    nominal_costs: tuple[float, ...]
-    errors: tuple[float, ...]
+    costs: list[float]
+    nominal_costs: list[float]
+    cost_errors: list[float]
     kl: float
 
     @classmethod
     def of(cls, label: str, rows: Sequence[Row]) -> Self:
         """Return the mean of rows of `metrics.jsonl`."""
-
-        def mean(name: str) -> float:
-            return statistics.fmean(row[name] for row in rows)
-
-        def means(name: str) -> tuple[float, ...]:
-            return tuple(map(statistics.fmean, zip(*(row[name] for row in rows), strict=True)))
-
-        costs = (means("costs"), means("nominal_costs"), means("cost_errors"))
-        return cls(label, mean("reward"), mean("nominal_reward"), *costs, mean("kl"))
-
-    def keeps(self, limits: Sequence[float]) -> bool:
-        """Return whether every cost is at most its limit."""
-        return all(cost <= limit for cost, limit in zip(self.costs, limits, strict=True))
+        means = {name: np.mean([row[name] for row in rows], axis=0).tolist() for name in _MEANS}
+        return cls(label, **means)
 
 
 def standings(description: Mapping[str, Any], rows: Sequence[Row]) -> list[Standing]:
@@ -167,10 +149,16 @@ class TrainingRecord:
         return [each for each in self.standings if each.label != "mean"]
 
     @property
+    def kept(self) -> list[bool]:
+        """Whether every cost of a seed is at most its limit."""
+        limits = self.description["limits"]
+        return [all(map(operator.le, each.costs, limits)) for each in self.seeds]
+
+    @property
     def over_limits(self) -> list[str]:
         """Seeds with a cost over its limit; empty if the algorithm has no limits."""
-        limits = self.description["limits"]
-        over = [f"seed {each.label}" for each in self.seeds if not each.keeps(limits)]
+        pairs = zip(self.seeds, self.kept, strict=True)
+        over = [f"seed {each.label}" for each, kept in pairs if not kept]
         return over if self.description["constrained"] else []
 
     def curve(self, name: str, index: int | None = None) -> Float[np.ndarray, "seeds iterations"]:

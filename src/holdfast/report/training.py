@@ -66,7 +66,7 @@ def _table(description: Mapping[str, Any], found: Sequence[Standing], title: str
             if constrained:
                 margin = limit - each.costs[i]
                 # Yellow: over the limit by no more than two standard errors.
-                over = "yellow" if margin >= -2 * each.errors[i] else "bold red"
+                over = "yellow" if margin >= -2 * each.cost_errors[i] else "bold red"
                 cells.append(Text(f"{margin:+.3g}", "green" if margin >= 0 else over))
             cells += [f"{each.nominal_costs[i]:.4g}"] * robust
         mean = each.label == "mean"
@@ -167,30 +167,24 @@ def _latest(description: Mapping[str, Any], rows: Sequence[Row]) -> list[Standin
 def _live_table(stream: TextIO, description: Mapping[str, Any]) -> Iterator[Show]:
     from rich.console import Console, Group
     from rich.live import Live
-    from rich.progress_bar import ProgressBar
-    from rich.spinner import Spinner
-    from rich.table import Table
     from rich.text import Text
 
     title, seeds = headline(description), len(description["seeds"])
-    clock, began = _Clock(description["settings"]["iterations"]), time.monotonic()
+    many = f", {seeds} seeds" if seeds > _MOST_SEEDS else ""
+    clock = _Clock(description["settings"]["iterations"])
+    bar = progress_bar(stream, "{task.description}")
+    task = bar.add_task("compiling the training loop", total=clock.iterations)
     found: list[Standing] = []
 
     def show(rows: Sequence[Row]) -> None:
         nonlocal found
-        found = _latest(description, rows)[-1 if seeds > _MOST_SEEDS else 0 :]
+        found = _latest(description, rows)[-1 if many else 0 :]
         clock.tick(rows[-1]["iteration"] + 1)
+        bar.update(task, completed=clock.done, description=str(clock))
 
     def screen() -> RenderableType:
-        if not found:
-            waited = _duration(time.monotonic() - began)
-            spinner = Spinner("dots", f"compiling the training loop, {waited}")
-            return Group(Text(title, "bold"), spinner)
-        many = f", {seeds} seeds" if seeds > _MOST_SEEDS else ""
-        line = Table.grid(padding=(0, 1))
-        bar = ProgressBar(clock.iterations, clock.done, width=30)
-        line.add_row(f" iteration {clock.done}/{clock.iterations}", bar, str(clock))
-        return Group(_table(description, found, title + many), line)
+        table = _table(description, found, title + many) if found else Text(title, "bold")
+        return Group(table, bar)
 
     with Live(get_renderable=screen, console=Console(file=stream), refresh_per_second=4) as live:
         yield show

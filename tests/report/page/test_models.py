@@ -26,7 +26,7 @@ from holdfast.report.page.grid import grid_block, map_of, under_policy
 from holdfast.report.page.kernels import MOST_COLUMNS, MOST_ROWS, kernel_block
 from holdfast.report.page.models import (
     comparison_section,
-    solution_section,
+    solution_sections,
     uncertainty_in_words,
 )
 
@@ -40,7 +40,7 @@ def only(section, kind):
 
 @pytest.fixture(scope="module")
 def lake(all_runs):
-    return solution_section(all_runs / "lake")
+    return solution_sections(all_runs / "lake")[0]
 
 
 @pytest.fixture(scope="module")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.experiments.description import TabularExperiment
 from holdfast.report.page.content import Arena, Section, Skipped
-from holdfast.report.page.models import comparison_section, solution_section
-from holdfast.report.records import TrainingRecord, check_not_newer, read_training
+from holdfast.report.page.models import comparison_section, solution_sections
+from holdfast.report.records import TrainingRecord, check_not_newer, read_json, read_training
 from holdfast.report.solution import CERTIFICATE_FILE, SOLUTION_FILE
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training import runs
@@ -109,7 +107,7 @@ def collect(paths: Sequence[Path], kept: Kept | None = None) -> Collection:
 
 def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
     names = {entry.name for entry in folder.iterdir() if entry.is_file()}
-    for name, read in ((EXPERIMENT, _experiment_sections), (SOLUTION_FILE, _solution_sections)):
+    for name, read in ((EXPERIMENT, _experiment_sections), (SOLUTION_FILE, solution_sections)):
         if name in names:
             files = [path for path in folder.rglob("*") if path.is_file()]
             make = partial(kept.get, f"{folder}/{name}", files, partial(read, folder))
@@ -139,19 +137,12 @@ def _arena(training: TrainingRecord) -> Arena | None:
     return arena_block(training.folder, training.description)
 
 
-def _solution_sections(folder: Path) -> list[Section]:
-    return [solution_section(folder)]
-
-
 def _experiment_sections(folder: Path) -> list[Section]:
     """Return one section per model; the runs of an experiment in simulators are found in subfolders."""
-    from holdfast.experiments.store import read_experiment, read_record
+    from holdfast.experiments.store import read_experiment
 
-    version = str(json.loads((folder / EXPERIMENT).read_text()).get("version", ""))
+    version = str(read_json(folder / EXPERIMENT).get("version", ""))
     check_not_newer({"holdfast": version})
-    experiment, _ = read_record(folder)
-    if not isinstance(experiment, TabularExperiment):
-        return []
     return [comparison_section(str(folder), each, version) for each in read_experiment(folder)]
 
 

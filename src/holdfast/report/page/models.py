@@ -33,8 +33,8 @@ from holdfast.tabular.certify import gap_text
 _PREFERRED = "rcpo"
 
 
-def solution_section(folder: Path) -> Section:
-    """Return the section of a folder that `holdfast solve` wrote.
+def solution_sections(folder: Path) -> list[Section]:
+    """Return the only section of a folder that `holdfast solve` wrote.
 
     Raises:
         ValueError: a file is damaged or was written by a newer version; the message names the file.
@@ -62,7 +62,7 @@ def solution_section(folder: Path) -> Section:
         Cell("certified" if certified else "not certified"),
     ]
     title = f"{settings['environment']}, {label_of(settings['algorithm'])}"
-    return Section(f"solution {folder}", title, [str(folder)], facts, blocks)
+    return [Section(f"solution {folder}", title, [str(folder)], facts, blocks)]
 
 
 def _read_columns(path: Path) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.report import charts
 from holdfast.report.charts import Chart, Limit, Series, Style, critical_text, label_of, styles_of
@@ -19,12 +19,8 @@ from holdfast.simulators.training.runs import limits_of
 _FEW = 2
 
 
-class ShownRun(NamedTuple):
-    """A training run with its label and its style."""
-
-    run: TrainingRecord
-    label: str
-    style: Style
+# Training runs of one simulator, by their labels.
+ShownRuns = Mapping[str, TrainingRecord]
 
 
 def training_sections(found: Sequence[TrainingRecord]) -> list[Section]:
@@ -42,8 +38,7 @@ def training_sections(found: Sequence[TrainingRecord]) -> list[Section]:
     )
     sections = []
     for (key, group), title in zip(groups.items(), titles, strict=True):
-        styles = styles_of(_labels(group)).items()
-        shown = [ShownRun(run, *style) for run, style in zip(group, styles, strict=True)]
+        shown = dict(zip(_labels(group), group, strict=True))
         sections.append(_section(f"training {key}", title, shown))
     return sections
 
@@ -76,35 +71,36 @@ def _distinguished(names: Sequence[str], settings: Sequence[Mapping[str, Any]]) 
     return longer
 
 
-def _section(key: str, title: str, shown: Sequence[ShownRun]) -> Section:
-    stressed = {each.label: each.run.stress for each in shown if each.run.stress is not None}
+def _section(key: str, title: str, shown: ShownRuns) -> Section:
+    stressed = {label: run.stress for label, run in shown.items() if run.stress is not None}
     blocks: list[Block] = [
         *_learning(shown),
         *_against_cost(shown),
         _ends(shown),
         *(stress_blocks(stressed) if stressed else []),
     ]
-    for i, each in enumerate(shown):
-        if (arena := each.run.arena) is not None:
-            title_of_run = f"{arena.title}: {each.label}"
-            blocks.append(arena._replace(key=f"episodes-{i}", title=title_of_run))
-    for i, each in enumerate(shown):
-        about = dict(each.run.description)
+    for i, (label, run) in enumerate(shown.items()):
+        if run.arena is not None:
+            name = f"{run.arena.title}: {label}"
+            blocks.append(run.arena._replace(key=f"episodes-{i}", title=name))
+    for i, (label, run) in enumerate(shown.items()):
+        about = dict(run.description)
         made = about.pop("made_with")
-        blocks.append(details(f"settings-{i}", f"Configuration: {each.label}", about))
-        blocks.append(details(f"versions-{i}", f"Versions: {each.label}", made))
-    return Section(key, title, [str(each.run.folder) for each in shown], _facts(shown), blocks)
+        blocks.append(details(f"settings-{i}", f"Configuration: {label}", about))
+        blocks.append(details(f"versions-{i}", f"Versions: {label}", made))
+    folders = [str(run.folder) for run in shown.values()]
+    return Section(key, title, folders, _facts(shown), blocks)
 
 
-def _facts(shown: Sequence[ShownRun]) -> list[Cell]:
-    run, about = shown[0].run, shown[0].run.description
-    limits = [Cell(f"{name} ≤ {limit:g}") for name, limit in limits_of(about)]
+def _facts(shown: ShownRuns) -> list[Cell]:
+    label, run = next(iter(shown.items()))
+    limits = [Cell(f"{name} ≤ {limit:g}") for name, limit in limits_of(run.description)]
     if len(shown) > 1:
         return [Cell(f"{len(shown)} runs"), *limits]
-    seeds = len(about["seeds"])
+    seeds = len(run.description["seeds"])
     count = f"{seeds} {'seed' if seeds == 1 else 'seeds'}"
-    facts = [Cell(shown[0].label), *limits, Cell(count), Cell(f"{_progress(run)} iterations")]
-    if run.finished and about["constrained"]:
+    facts = [Cell(label), *limits, Cell(count), Cell(f"{_progress(run)} iterations")]
+    if run.finished and run.description["constrained"]:
         over = ", ".join(run.over_limits)
         facts.append(Cell(f"{over} over a limit", "bad") if over else Cell("within limits", "good"))
     return facts
@@ -115,73 +111,69 @@ def _progress(run: TrainingRecord) -> str:
     return f"{run.done}" if run.finished else f"{run.done} of {asked}"
 
 
-def _learning(shown: Sequence[ShownRun]) -> list[Block]:
+def _costs(shown: ShownRuns) -> list[tuple[str, float]]:
+    """Return the names and limits of the costs, which all runs share."""
+    return list(limits_of(next(iter(shown.values())).description))
+
+
+def _learning(shown: ShownRuns) -> list[Block]:
     """Return reward and costs against iterations, worst case and nominal."""
-    costs = limits_of(shown[0].run.description)
-    about = (
-        "Mean over seeds; the band reaches from the lowest to the highest seed."
-        if any(len(each.run.description["seeds"]) > 1 for each in shown)
-        else "The band is two standard errors of the batch to either side."
-    )
-    if not all(each.run.description["robust"] for each in shown):
+    about = "The band is two standard errors of the batch to either side."
+    if any(len(run.description["seeds"]) > 1 for run in shown.values()):
+        about = "Mean over seeds; the band reaches from the lowest to the highest seed."
+    if not all(run.description["robust"] for run in shown.values()):
         about += " Algorithms without an adversary measure the nominal case only."
+    styles, axis = styles_of(shown), charts.Axis("iteration")
 
-    def views(signal: str, column: str, index: int | None, limits: list[Limit]) -> list[Chart]:
-        errors = {"reward": "reward_error", "costs": "cost_errors"}
-        return [
-            Chart(
-                kind,
-                charts.Axis("iteration"),
-                f"{signal}, {kind}",
-                [_series(each, name, errors.get(name), index) for each in shown],
-                limits,
-            )
-            for kind, name in (("worst case", column), ("nominal", f"nominal_{column}"))
-        ]
+    def lines(key: str, title: str, column: str, index: int | None, limits: list[Limit]) -> Lines:
+        views = []
+        for kind, name in (("worst case", column), ("nominal", f"nominal_{column}")):
+            series = [_series(label, styles[label], shown[label], name, index) for label in shown]
+            views.append(Chart(kind, axis, f"{key}, {kind}", series, limits))
+        return Lines(f"learning-{key}", title, about, views)
 
-    blocks: list[Block] = [
-        Lines("reward", "Reward of an episode", about, views("reward", "reward", None, []))
-    ]
-    for i, (name, limit) in enumerate(costs):
-        both = views(name, "costs", i, [Limit.at_most(name, limit)])
-        blocks.append(Lines(f"cost-{i}", f"Cost of an episode: {name}", about, both))
+    blocks: list[Block] = [lines("reward", "Reward of an episode", "reward", None, [])]
+    for i, (name, limit) in enumerate(_costs(shown)):
+        bound = [Limit.at_most(name, limit)]
+        blocks.append(lines(name, f"Cost of an episode: {name}", "costs", i, bound))
     return blocks
 
 
-def _series(shown: ShownRun, column: str, error: str | None, index: int | None) -> Series:
-    run = shown.run
+def _series(
+    label: str, style: Style, run: TrainingRecord, column: str, index: int | None
+) -> Series:
     curves = run.curve(column, index)
-    series = charts.over_seeds(shown.label, shown.style, list(curves), start=1)
+    series = charts.over_seeds(label, style, list(curves), start=1)
+    error = {"reward": "reward_error", "costs": "cost_errors"}.get(column)
     if len(curves) > 1 or error is None:
         return series
     twice = 2 * run.curve(error, index)[0]
     return series._replace(low=curves[0] - twice, high=curves[0] + twice)
 
 
-def _against_cost(shown: Sequence[ShownRun]) -> list[Block]:
+def _against_cost(shown: ShownRuns) -> list[Block]:
     about = (
         "Worst case. A point is the end of a seed; the line is the mean from the start, a square."
     )
     blocks: list[Block] = []
-    for i, (cost, limit) in enumerate(limits_of(shown[0].run.description)):
+    styles = styles_of(shown)
+    for i, (cost, limit) in enumerate(_costs(shown)):
         clouds = []
-        for run, label, style in (each for each in shown if each.run.done):
-            limits = run.description["limits"]
-            points = [
-                charts.EndPoint(
-                    each.costs[i], each.reward, f"seed {each.label}", each.keeps(limits)
-                )
-                for each in run.seeds
-            ]
-            trace = charts.Trace(run.curve("costs", i).mean(0), run.curve("reward").mean(0))
-            clouds.append(charts.Cloud(label, *style, points, [trace]))
+        for label, run in shown.items():
+            if run.done:
+                points = [
+                    charts.EndPoint(each.costs[i], each.reward, f"seed {each.label}", kept)
+                    for each, kept in zip(run.seeds, run.kept, strict=True)
+                ]
+                trace = charts.Trace(run.curve("costs", i).mean(0), run.curve("reward").mean(0))
+                clouds.append(charts.Cloud(label, *styles[label], points, [trace]))
         plane = charts.Plane(cost, "reward", clouds, [Limit.at_most(cost, limit, "x")])
         blocks.append(content.Scatter(f"against-{i}", f"Reward against {cost}", about, plane))
     return blocks
 
 
-def _ends(shown: Sequence[ShownRun]) -> content.PageTable:
-    costs = limits_of(shown[0].run.description)
+def _ends(shown: ShownRuns) -> content.PageTable:
+    costs = _costs(shown)
     head = ["", "iterations", "reward", "nominal reward"]
     for name, limit in costs:
         head += [f"{name} ≤ {limit:g}", "margin", f"nominal {name}"]
@@ -191,7 +183,7 @@ def _ends(shown: Sequence[ShownRun]) -> content.PageTable:
         return Cell(value_text(float(f"{value:.4g}")))
 
     rows = []
-    for run, label, _ in shown:
+    for label, run in shown.items():
         cells = [Cell(label), Cell(_progress(run))]
         if not run.done:
             rows.append([*cells, *[Cell("–")] * (len(head) - 2)])
@@ -203,9 +195,8 @@ def _ends(shown: Sequence[ShownRun]) -> content.PageTable:
             tone = "good" if margin >= 0 else "bad"
             cells += [number(mean.costs[i]), Cell(margin_text(margin), tone)]
             cells.append(number(mean.nominal_costs[i]))
-        kept = [each.keeps(run.description["limits"]) for each in run.seeds]
         critical = "–" if run.stress is None else critical_text(run.stress)
-        rows.append([*cells, Cell(f"{sum(kept)} of {len(kept)}"), Cell(critical)])
+        rows.append([*cells, Cell(f"{sum(run.kept)} of {len(run.kept)}"), Cell(critical)])
     title = "Last iterations, mean over seeds, worst case"
     if len(shown) > _FEW:
         return content.PageTable("ends", title, head, rows)
