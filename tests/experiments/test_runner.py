@@ -361,9 +361,8 @@ def test_on_a_terminal_there_is_a_bar(tmp_path, solve, monkeypatch):
     with iterations_on(terminal, "gambler rcpo", 5) as told:
         told(5)
     assert "gambler rcpo" in terminal.getvalue()
-    with iterations_on(log := io.StringIO(), "gambler rcpo", 5) as told:
-        told(5)
-    assert log.getvalue() == ""
+    with iterations_on(io.StringIO(), "gambler rcpo", 5) as told:
+        assert told is None
 
 
 def test_columns_show_every_constraint_in_its_own_sense():

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from holdfast.cli import _shared
 from holdfast.cli._shared import FEASIBLE, NOT_FEASIBLE, SetOptions, check_writable, option, refused
 from holdfast.experiments import SolveSettings
 
@@ -67,7 +68,7 @@ class SolveCommand:
         out = Path(self.out or f"runs/solve/{stem}-{self.algorithm}-seed-{self.seed}")
         import holdfast as hf
         from holdfast.experiments.progress import iterations_on
-        from holdfast.report.solution import read_model, write_solution
+        from holdfast.report.solution import read_model, solution_table, write_solution
 
         with refused():
             check_writable(out)
@@ -80,7 +81,10 @@ class SolveCommand:
         record = {"environment": name, "algorithm": self.algorithm, **arguments}
         record["uncertainty"] = self.uncertainty.to_dict()
         write_solution(out, model, solution, record)
-        print(solution)
+        if solution.certificate is not None:
+            print(f"{solution.algorithm.upper()}: {solution.certificate}")
+        else:
+            _shared.console().print(solution_table(model, solution))
         if solution.certificate is None and solution.attainable is not None:
             best = ", ".join(f"{value:.6g}" for value in solution.attainable)
             print(f"each constraint on its own could reach, in the worst case: {best}")

@@ -76,13 +76,18 @@ def progress_bar(stream: TextIO, label: str) -> Progress:
 @contextlib.contextmanager
 def progress_on(stream: TextIO, jobs: int) -> Iterator[JobProgress]:
     """Yield the progress of an experiment: a bar on a terminal, lines on other streams."""
-    with progress_bar(stream, "{task.description}") as bar:
+    with progress_bar(stream, "all runs {task.description}") as bar:
         yield JobProgress(bar, jobs)
 
 
 @contextlib.contextmanager
-def iterations_on(stream: TextIO, label: str, iterations: int) -> Iterator[Callable[[int], None]]:
-    """Yield a callback for the iterations of one run that moves the bar of a terminal."""
+def iterations_on(
+    stream: TextIO, label: str, iterations: int
+) -> Iterator[Callable[[int], None] | None]:
+    """Yield a callback for the iterations of one run that moves a bar; None unless on a terminal."""
+    if not stream.isatty():
+        yield None
+        return
     with progress_bar(stream, label) as bars:
         bar = bars.add_task("", total=iterations)
         yield lambda iteration: bars.update(bar, completed=iteration)

@@ -20,6 +20,8 @@ from holdfast.report.tables import versions, write_csv
 from holdfast.verbs import as_model
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from holdfast.tabular.solve import Solution
 
 POLICY_FILE = "policy.npz"
@@ -119,3 +121,28 @@ def read_policy(path: str | os.PathLike[str]) -> np.ndarray:
             return loaded["policy"]
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{file}: not a policy: {error}") from error
+
+
+def solution_table(model: RobustCMDP, solution: Solution) -> Table:
+    """Return the solution as a table for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    evaluation = solution.evaluation
+    table = Table(
+        "", title=f"{solution.algorithm.upper()}: {solution.status}", title_justify="left"
+    )
+    for heading in ("threshold", "worst case", "nominal", "margin"):
+        table.add_column(heading, justify="right")
+    reward = evaluation.reward
+    table.add_row("reward", "", f"{reward.worst:.6g}", f"{reward.nominal:.6g}", "")
+    for bound, found in zip(ConstraintThreshold.of(model), evaluation.constraints, strict=True):
+        kept = found.margin - found.error >= 0
+        table.add_row(
+            bound.name or bound.kind,
+            f"{'≥' if bound.kind == 'utility' else '≤'} {bound.threshold:g}",
+            f"{found.worst:.6g}",
+            f"{found.nominal:.6g}",
+            Text(f"{found.margin:+.3g}", "green" if kept else "bold red"),
+        )
+    return table
