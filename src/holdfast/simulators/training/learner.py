@@ -263,20 +263,23 @@ def _tightened(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, "
     return jnp.clip(learner.tightening + settings.limit_gain * excess, 0.0, 2 * size)
 
 
-@eqx.filter_jit
-def first_learners(plan: Plan, env: Environment, numbers: RunNumbers, keys: Array) -> Learner:
+def first_learners(
+    plan: Plan,
+    env: Environment,
+    settings: Settings,
+    limits: tuple[float, ...],
+    seeds: Sequence[int],
+) -> Learner:
     """Return the initial state of every seed, along a leading axis."""
+    keys = jnp.stack([jax.random.PRNGKey(seed) for seed in seeds])
+    return _created(plan, env, RunNumbers.create(settings, limits), keys)
+
+
+@eqx.filter_jit
+def _created(plan: Plan, env: Environment, numbers: RunNumbers, keys: Array) -> Learner:
     learners = side_by_side(lambda key: Learner.create(plan, env, numbers, key), keys)
     # Strong types, as in a checkpoint that was read back: both use one compiled program.
     return jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), learners)
-
-
-def start(
-    settings: Settings, limits: tuple[float, ...], seeds: Sequence[int]
-) -> tuple[RunNumbers, Array]:
-    """Return the traced arguments of `first_learners`."""
-    keys = jnp.stack([jax.random.PRNGKey(seed) for seed in seeds])
-    return RunNumbers.create(settings, limits), keys
 
 
 def read_learners(folder: Path, env: Environment) -> Learner:
@@ -291,8 +294,8 @@ def read_learners(folder: Path, env: Environment) -> Learner:
     settings = Settings.from_dict(description["settings"])
     robust, constrained = description["robust"], description["constrained"]
     plan = Plan.create(env, settings, robust=robust, constrained=constrained)
-    first = start(settings, cost_limits(env, settings), description["seeds"])
-    shapes = eqx.filter_eval_shape(first_learners, plan, env, *first)
+    limits, seeds = cost_limits(env, settings), description["seeds"]
+    shapes = eqx.filter_eval_shape(first_learners, plan, env, settings, limits, seeds)
     return checkpoint.load_learners(folder, description, shapes)[0]
 
 
