@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +22,7 @@ from holdfast.simulators.environment import (
     Environment,
     GaussianNoise,
     check_disturbed,
-    host_failure,
+    host_failures,
 )
 from holdfast.simulators.nature.adversary import Nature, kernel_name
 from holdfast.simulators.policy.agent import Agent
@@ -136,12 +137,8 @@ def stress(
     if len(set(limits)) > 1:
         raise ValueError(f"agent: expected agents with the same limits, got {limits}")
     plan = AttackPlan(env, tests, kinds, restarts, episodes, seed, callback, len(agents))
-    try:
+    with contextlib.closing(env), host_failures(env):
         found = [plan.run(each, i) for i, each in enumerate(frozen)]
-    except jax.errors.JaxRuntimeError as error:
-        raise host_failure(env, error) from None
-    finally:
-        env.close()
     return Stress(
         agents=_labels(agents),
         cost_names=env.cost_names,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import numbers
@@ -25,7 +26,7 @@ from holdfast.simulators.environment import (
     TrainingError,
     check_disturbed,
     check_environment,
-    host_failure,
+    host_failures,
 )
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.training import checkpoint, runs
@@ -242,7 +243,7 @@ class TrainingRun:
 
     def train(self, out: Path | None, callback: Callback | None = None) -> list[Agent]:
         """Perform the missing iterations and return the agents."""
-        try:
+        with contextlib.closing(self.env):
             if out is not None:
                 return self._train_in(out, callback)
             learners = self.first()
@@ -251,8 +252,6 @@ class TrainingRun:
                 if callback is not None:
                     callback(rows)
             return self._agents(learners)
-        finally:
-            self.env.close()
 
     def _train_in(self, out: Path, callback: Callback | None) -> list[Agent]:
         if out.exists() and not out.is_dir():
@@ -300,14 +299,11 @@ class TrainingRun:
             count = min(chunk, total - done)
             kept = f"; the checkpoint of iteration {done}{where} stays valid" if where else ""
             start = time.perf_counter()
-            try:
-                with over_devices(devices):
-                    learners, metrics = iterations(
-                        self.algorithm, self.plan, chunk, self.env, learners, jnp.asarray(count)
-                    )
+            with host_failures(self.env, kept), over_devices(devices):
+                learners, metrics = iterations(
+                    self.algorithm, self.plan, chunk, self.env, learners, jnp.asarray(count)
+                )
                 rows = self._rows(jax.device_get(metrics), done, count)
-            except jax.errors.JaxRuntimeError as error:
-                raise host_failure(self.env, error, kept) from None
             self._check_finite(rows, learners, kept)
             yield learners, rows, (time.perf_counter() - start) / count
             done += count

@@ -15,7 +15,13 @@ from jaxtyping import Float
 
 from holdfast._support.arguments import numbers_of
 from holdfast._support.devices import row
-from holdfast.simulators.certificates.attack import FrozenPolicy, play, train_attackers, watch
+from holdfast.simulators.certificates.attack import (
+    FrozenPolicy,
+    Noisier,
+    play,
+    train_attackers,
+    watch,
+)
 from holdfast.simulators.certificates.intervals import measured
 from holdfast.simulators.certificates.stress_result import (
     ACTIONS,
@@ -25,7 +31,6 @@ from holdfast.simulators.certificates.stress_result import (
     SCALED,
     Row,
 )
-from holdfast.simulators.certificates.wrapped import Noisier
 from holdfast.simulators.environment import Box, Environment, GaussianNoise
 from holdfast.simulators.nature.adversary import Nature
 from holdfast.simulators.training.settings import AdversarySettings
