@@ -12,6 +12,7 @@ import scipy.special
 from jax.flatten_util import ravel_pytree
 
 import holdfast as hf
+from holdfast._support.devices import row
 from holdfast.environments.table_simulator import TableSimulator
 from holdfast.simulators.environment import Box, Discrete
 from holdfast.simulators.policy.networks import MLP, Policy
@@ -27,7 +28,7 @@ from holdfast.simulators.steps.trust_region import (
     linearise,
     surrogate,
 )
-from holdfast.simulators.training.learner import Learner, RunNumbers, sample
+from holdfast.simulators.training.learner import first_learners, sample
 from holdfast.simulators.training.settings import Plan, Settings, cost_limits
 
 TIME, EPISODES, INPUTS = 3, 8, 2
@@ -180,10 +181,9 @@ def test_gains_are_the_true_changes_in_the_unit_of_the_limit(oracle, limit_on):
     env = TableSimulator(model, horizon=horizon)
     settings = Settings(limit_on=limit_on, batch_size=episodes * horizon, damping=1e-3)
     plan = Plan.create(env, settings, robust=False, constrained=True)
-    numbers = RunNumbers.create(settings, cost_limits(env, settings))
     logits = rng.normal(size=(4, 2))
     network = MLP((jnp.asarray(logits, jnp.float32),), (jnp.zeros(2),))
-    learner = Learner.create(plan, env, numbers, jax.random.key(0))
+    learner = row(first_learners(plan, env, settings, cost_limits(env, settings), [0]), 0)
     learner = eqx.tree_at(lambda x: x.policy.network, learner, network)
     signals = [model.reward, utility, -cost]
     if limit_on == "discounted":

@@ -248,14 +248,12 @@ def _play(
     at_once = -(-episodes // rounds)
     player = frozen.player(env, sight or _sight(frozen))
 
+    kernel = Nominal.create(env) if nature is None else nature.kernel
+    critic = None if nature is None else nature.critic
+
     def some(key: Array) -> Float[Array, "episodes signals"]:
-        if nature is None:
-            batch = rollout(player, Nominal.create(env), key, at_once)
-        else:
-            attacked = row(signals, index)
-            batch = rollout(
-                player, nature.kernel, key, at_once, critic=nature.critic, signal=attacked
-            )
+        attacked = row(signals, index)
+        batch = rollout(player, kernel, key, at_once, critic=critic, signal=attacked)
         if not signals.bootstrap:
             return batch.signals.sum(0)
         powers = signals.discount ** jnp.arange(env.horizon)[:, None, None]
