@@ -124,7 +124,7 @@ def _levels(name: str, given: Sequence[float] | None, least: float = 0.0) -> tup
 
 
 # Sums of every signal in each episode, costs as utilities, and the kernel of an attack.
-Episodes = dict[PlannedTest, tuple[Returns, str]]
+PlayedTests = dict[PlannedTest, tuple[Returns, str]]
 
 
 class Candidate(NamedTuple):
@@ -165,7 +165,7 @@ class AttackPlan:
         """The tests with an adversary."""
         return [test for test in self.tests if test.kind == ATTACK]
 
-    def run(self, frozen: FrozenPolicy, agent: int) -> Episodes:
+    def run(self, frozen: FrozenPolicy, agent: int) -> PlayedTests:
         """Return the episodes of every test of one agent."""
         key = jax.random.fold_in(jax.random.PRNGKey(self.seed), agent)
         plain_key, watch_key, train_key, attack_key = jax.random.split(key, 4)
@@ -264,7 +264,7 @@ class AttackPlan:
             )
         return found
 
-    def rows(self, found: Sequence[Episodes], confidence: float) -> tuple[Row, ...]:
+    def rows(self, found: Sequence[PlayedTests], confidence: float) -> tuple[Row, ...]:
         """Return the results of all agents as rows, the nominal one first."""
         rows = []
         for test in self.tests:
