@@ -40,11 +40,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import _numpy_point_gather as reference
-from holdfast._support.devices import on_devices, over_devices, whole
+from holdfast._support.devices import on_devices, over_devices, row, whole
 from holdfast.environments.point_gather import PointGather, PointGatherState
 from holdfast.registry import SIMULATOR_ALGORITHMS as ALGORITHMS
 from holdfast.simulators.steps.trust_region import evidence, fisher_product, in_rows, surrogate
-from holdfast.simulators.training.learner import Learner, RunNumbers, sample
+from holdfast.simulators.training.learner import first_learners, sample
 from holdfast.simulators.training.settings import Plan, Settings, cost_limits
 
 PUBLISHED = "1,457 to 1,513"
@@ -75,8 +75,6 @@ class Ours:
             devices=devices,
         )
         start = time.process_time(), time.perf_counter()
-        numbers = RunNumbers.create(settings, cost_limits(self.env, settings))
-        self.create = eqx.filter_jit(lambda env, key: Learner.create(plan, env, numbers, key))
         self.restart(0)
         self.advance = eqx.filter_jit(
             lambda env, learner: whole(module.function(plan, env, learner))
@@ -86,7 +84,9 @@ class Ours:
 
     def restart(self, seed: int) -> None:
         """Start from a new learner."""
-        self.learner = on_devices(self.create(self.env, jax.random.PRNGKey(seed)), self.devices)
+        limits = cost_limits(self.env, self.settings)
+        learners = first_learners(self.plan, self.env, self.settings, limits, [seed])
+        self.learner = on_devices(row(learners, 0), self.devices)
 
     def iterate(self) -> tuple[float, float]:
         """Perform one iteration; return the reward and the cost that it measured."""

@@ -19,9 +19,10 @@ import time
 import equinox as eqx
 import jax
 
+from holdfast._support.devices import row
 from holdfast.environments.point_gather import PointGather
 from holdfast.simulators.environment import Environment
-from holdfast.simulators.training.learner import Learner, RunNumbers
+from holdfast.simulators.training.learner import Learner, first_learners
 from holdfast.simulators.training.rollout import rollout
 from holdfast.simulators.training.settings import Plan, Settings, cost_limits
 
@@ -43,8 +44,7 @@ def rate(env: Environment, radius: float | None, episodes: int, repeats: int) ->
     """Return steps per second, seconds of compilation, and reward and cost per episode as a check."""
     settings = Settings(radius=radius or 0.0)
     plan = Plan.create(env, settings, robust=radius is not None, constrained=True)
-    numbers = RunNumbers.create(settings, cost_limits(env, settings))
-    learner = Learner.create(plan, env, numbers, jax.random.PRNGKey(0))
+    learner = row(first_learners(plan, env, settings, cost_limits(env, settings), [0]), 0)
     sample = sampler(env, learner, episodes)
     start = time.perf_counter()
     sample(jax.random.PRNGKey(1))

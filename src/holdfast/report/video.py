@@ -169,7 +169,7 @@ def record(
         ...     [file.name for file in pathlib.Path(folder).iterdir()]
         ['episode.gif']
     """
-    from holdfast.simulators.policy.gymnasium_player import GymnasiumPlayer
+    from holdfast.simulators.policy.evaluation import GymnasiumPlayer
 
     path = check_video(path)
     if env is not None:
@@ -187,7 +187,7 @@ def record(
         yield shown.render()
         over = False
         while not over:
-            over = player.step().over
+            _, _, over = player.step()
             yield shown.render()
 
     try:

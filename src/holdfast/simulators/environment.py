@@ -8,10 +8,12 @@ KL(p(s'|s,a)‖p₀(s'|s,a)) ≤ KL(q(w|s,a)‖q₀(w|s,a)): a bound on the dist
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import itertools
 import math
 import traceback
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -320,14 +322,17 @@ class TrainingError(RuntimeError):
     """
 
 
-def host_failure(env: Environment, error: Exception, kept: str = "") -> Exception:
-    """Return the exception to raise for a failed program: the simulator's own failure if it has one."""
-    failure = env.failure
-    if failure is None:
-        return error
-    env.forget_failure()
-    text = "".join(traceback.format_exception(failure)).rstrip()
-    return TrainingError(f"{env.name} failed{kept}:\n{text}")
+@contextlib.contextmanager
+def host_failures(env: Environment, kept: str = "") -> Iterator[None]:
+    """Raise a simulator's own failure, if it has one, in place of that of the compiled program."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError:
+        if env.failure is None:
+            raise
+        text = "".join(traceback.format_exception(env.failure)).rstrip()
+        env.forget_failure()
+        raise TrainingError(f"{env.name} failed{kept}:\n{text}") from None
 
 
 def check_disturbed(env: Environment, radius: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -10,13 +11,18 @@ import jax.numpy as jnp
 
 from holdfast._support.arguments import check_whole_number
 from holdfast.simulators.certificates.attack import FrozenPolicy, played_length
-from holdfast.simulators.certificates.attack_plan import AttackPlan, Callback, StressLevels, or_auto
-from holdfast.simulators.certificates.stress_result import Stress
+from holdfast.simulators.certificates.attack_plan import (
+    AttackPlan,
+    Callback,
+    or_auto,
+    planned_tests,
+)
+from holdfast.simulators.certificates.stress_result import ATTACK, Stress
 from holdfast.simulators.environment import (
     Environment,
     GaussianNoise,
     check_disturbed,
-    host_failure,
+    host_failures,
 )
 from holdfast.simulators.nature.adversary import Nature, kernel_name
 from holdfast.simulators.policy.agent import Agent
@@ -119,24 +125,20 @@ def stress(
         restarts = _HOSTED_RESTARTS if env.is_hosted else RESTARTS
     if episodes is None:
         episodes = _HOSTED_EPISODES if env.is_hosted else EPISODES
-    levels = StressLevels.create(
+    tests = planned_tests(
         env, radii=radii, noise=noise, action_noise=action_noise, parameters=varied
     )
     check_whole_number("restarts", restarts, least=1)
     check_whole_number("updates", updates, least=1)
     check_measurement(episodes, seed, confidence)
-    check_disturbed(env, max(levels.radii, default=0.0))
+    check_disturbed(env, max((test.level for test in tests if test.kind == ATTACK), default=0.0))
     kinds = _kinds(env, kernels, updates)
     frozen, limits = zip(*(frozen_agent(each, env, deterministic) for each in agents), strict=True)
     if len(set(limits)) > 1:
         raise ValueError(f"agent: expected agents with the same limits, got {limits}")
-    plan = AttackPlan(env, levels, kinds, restarts, episodes, seed, callback, len(agents))
-    try:
+    plan = AttackPlan(env, tests, kinds, restarts, episodes, seed, callback, len(agents))
+    with contextlib.closing(env), host_failures(env):
         found = [plan.run(each, i) for i, each in enumerate(frozen)]
-    except jax.errors.JaxRuntimeError as error:
-        raise host_failure(env, error) from None
-    finally:
-        env.close()
     return Stress(
         agents=_labels(agents),
         cost_names=env.cost_names,

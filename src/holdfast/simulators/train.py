@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import numbers
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,11 @@ from holdfast.simulators.environment import (
     TrainingError,
     check_disturbed,
     check_environment,
-    host_failure,
+    host_failures,
 )
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.training import checkpoint, runs
-from holdfast.simulators.training.learner import Learner, first_learners, iterations, start
+from holdfast.simulators.training.learner import Learner, first_learners, iterations
 from holdfast.simulators.training.settings import Plan, Settings, cost_limits, read_settings
 from holdfast.simulators.training.tensorboard import event_log
 
@@ -242,18 +243,20 @@ class TrainingRun:
 
     def train(self, out: Path | None, callback: Callback | None = None) -> list[Agent]:
         """Perform the missing iterations and return the agents."""
-        try:
-            if out is None:
-                return self._agents(self._advance(self.first(), 0, callback))
-            return self._train_in(out, callback)
-        finally:
-            self.env.close()
+        with contextlib.closing(self.env):
+            if out is not None:
+                return self._train_in(out, callback)
+            learners = self.first()
+            steps = self._advance(learners, 0)
+            for learners, rows, _ in steps:  # noqa: B007
+                if callback is not None:
+                    callback(rows)
+            return self._agents(learners)
 
     def _train_in(self, out: Path, callback: Callback | None) -> list[Agent]:
         if out.exists() and not out.is_dir():
             raise ValueError(f"out: {out} is not a folder")
         description = self.describe()
-        runs.check_same(out, description)
         with runs.locked(out):
             learners, done = checkpoint.resume(out, description, self.state_shapes())
             if learners is None:
@@ -261,38 +264,34 @@ class TrainingRun:
                 checkpoint.save_learners(out, description, learners, 0)
             if done < self.settings.iterations:
                 with event_log(out, description) as write_events:
-
-                    def record(learners: Learner, rows: list[Row], seconds: float) -> None:
+                    steps = self._advance(learners, done, f" in {out}")
+                    for learners, rows, seconds in steps:
                         runs.append_rows(out, rows, seconds)
                         done = rows[-1]["iteration"] + 1
                         checkpoint.save_learners(out, description, learners, done)
                         write_events(rows)
-
-                    learners = self._advance(learners, done, callback, record, f" in {out}")
+                        if callback is not None:
+                            callback(rows)
             agents = self._agents(learners)
             runs.write_agents(out, agents)
         return agents
 
     def first(self) -> Learner:
         """Return the initial state of every seed."""
-        return first_learners(*self._start())
+        return first_learners(*self._initial)
 
     def state_shapes(self) -> Learner:
         """Return the shapes of the state of every seed."""
-        return eqx.filter_eval_shape(first_learners, *self._start())
+        return eqx.filter_eval_shape(first_learners, *self._initial)
 
-    def _start(self) -> tuple[Any, ...]:
-        return self.plan, self.env, *start(self.settings, self.limits, self.seeds)
+    @property
+    def _initial(self) -> tuple[Any, ...]:
+        return self.plan, self.env, self.settings, self.limits, self.seeds
 
     def _advance(
-        self,
-        learners: Learner,
-        done: int,
-        callback: Callback | None,
-        record: Callable[[Learner, list[Row], float], None] | None = None,
-        where: str = "",
-    ) -> Learner:
-        """Perform the remaining iterations, a few at a time, and record each."""
+        self, learners: Learner, done: int, where: str = ""
+    ) -> Iterator[tuple[Learner, list[Row], float]]:
+        """Perform the remaining iterations; yield states, rows and seconds of a few at a time."""
         total, devices = self.settings.iterations, self.plan.devices
         chunk = _CPU_CHUNK if jax.default_backend() == "cpu" else _ACCELERATOR_CHUNK
         learners = on_devices(learners, devices)
@@ -300,21 +299,14 @@ class TrainingRun:
             count = min(chunk, total - done)
             kept = f"; the checkpoint of iteration {done}{where} stays valid" if where else ""
             start = time.perf_counter()
-            try:
-                with over_devices(devices):
-                    learners, metrics = iterations(
-                        self.algorithm, self.plan, chunk, self.env, learners, jnp.asarray(count)
-                    )
+            with host_failures(self.env, kept), over_devices(devices):
+                learners, metrics = iterations(
+                    self.algorithm, self.plan, chunk, self.env, learners, jnp.asarray(count)
+                )
                 rows = self._rows(jax.device_get(metrics), done, count)
-            except jax.errors.JaxRuntimeError as error:
-                raise host_failure(self.env, error, kept) from None
             self._check_finite(rows, learners, kept)
-            if record is not None:
-                record(learners, rows, (time.perf_counter() - start) / count)
-            if callback is not None:
-                callback(rows)
+            yield learners, rows, (time.perf_counter() - start) / count
             done += count
-        return learners
 
     def _rows(self, metrics: Mapping[str, np.ndarray], done: int, count: int) -> list[Row]:
         return [

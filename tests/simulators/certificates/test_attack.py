@@ -7,8 +7,7 @@ import pytest
 import holdfast as hf
 from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.environments.table_simulator import TableSimulator
-from holdfast.simulators.certificates.attack import played_length
-from holdfast.simulators.certificates.wrapped import Noisier, Prolonged
+from holdfast.simulators.certificates.attack import Noisier, Prolonged, played_length
 
 
 def test_discounted_episodes_are_played_until_little_is_left():

@@ -17,9 +17,8 @@ def cpo(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metric
     local = linearise(plan, learner, samples)
     step = improve_within(local.model)
     step = recover_unless(step.met, local.model, step)
-    landing = line_search(learner.policy, local, step, plan.settings)
-    learner = learn(plan, learner, samples, landing.policy, step.recovered)
-    return learner, metrics | landing.metrics(step)
+    policy, update = line_search(learner.policy, local, step, plan.settings)
+    return learn(plan, learner, samples, policy, step.recovered), metrics | update
 
 
 ALGORITHM = Algorithm("cpo", cpo, robust=False)

@@ -17,9 +17,8 @@ def pcpo(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metri
     local = linearise(plan, learner, samples)
     step = project(local.model, improve(local.model))
     step = recover_unless(is_recoverable(local.model), local.model, step)
-    landing = line_search(learner.policy, local, step, plan.settings)
-    learner = learn(plan, learner, samples, landing.policy, step.recovered)
-    return learner, metrics | landing.metrics(step)
+    policy, update = line_search(learner.policy, local, step, plan.settings)
+    return learn(plan, learner, samples, policy, step.recovered), metrics | update
 
 
 ALGORITHM = Algorithm("pcpo", pcpo, robust=False)

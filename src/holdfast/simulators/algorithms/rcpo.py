@@ -35,9 +35,8 @@ def rcpo(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metri
     half = improve(local.model)  # π_{k+½}: (13) by Taylor expansion, (23)
     step = project(local.model, half)  # π_{k+1}: (16) by Taylor expansion, (25)
     step = recover_unless(is_recoverable(local.model), local.model, step)
-    landing = line_search(learner.policy, local, step, plan.settings)
-    learner = learn(plan, learner, samples, landing.policy, step.recovered)
-    return learner, metrics | landing.metrics(step)
+    policy, update = line_search(learner.policy, local, step, plan.settings)
+    return learn(plan, learner, samples, policy, step.recovered), metrics | update
 
 
 ALGORITHM = Algorithm("rcpo", rcpo)

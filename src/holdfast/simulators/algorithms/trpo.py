@@ -17,9 +17,8 @@ def trpo(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metri
     # An unconstrained plan linearises the reward alone, and the projection changes nothing.
     local = linearise(plan, learner, samples)
     step = project(local.model, improve(local.model))
-    landing = line_search(learner.policy, local, step, plan.settings)
-    learner = learn(plan, learner, samples, landing.policy, step.recovered)
-    return learner, metrics | landing.metrics(step)
+    policy, update = line_search(learner.policy, local, step, plan.settings)
+    return learn(plan, learner, samples, policy, step.recovered), metrics | update
 
 
 ALGORITHM = Algorithm("trpo", trpo, robust=False, constrained=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,17 +13,18 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from holdfast._support.devices import compiled, row, side_by_side
-from holdfast.simulators.certificates.wrapped import Prolonged
-from holdfast.simulators.environment import Environment
+from holdfast.simulators.environment import (
+    Action,
+    Box,
+    Disturbance,
+    Environment,
+    GaussianNoise,
+    State,
+    Step,
+)
 from holdfast.simulators.nature.adversary import Nature, attack
 from holdfast.simulators.policy.networks import Normaliser, Policy
-from holdfast.simulators.training.rollout import (
-    Nominal,
-    Player,
-    Sight,
-    Signal,
-    rollout,
-)
+from holdfast.simulators.training.rollout import Nominal, Player, Sight, Signal, rollout
 from holdfast.simulators.training.settings import AdversarySettings
 
 # 30,000 steps estimate the mean and spread of every feature within about 1 %.
@@ -32,6 +34,88 @@ _WARM_UP_STEPS = 30_000
 _REMAINDER = 1e-3
 # Steps simulated side by side. A million steps of Point Gather take 0.5 GB.
 _STEPS_AT_ONCE = 1_000_000
+
+
+def _forwarded(name: str) -> property | Callable[..., Any]:
+    """Return a property or method that forwards to the one of the same name of `inner`."""
+    if isinstance(vars(Environment)[name], property):
+        return property(lambda self: getattr(self.inner, name))
+
+    def method(self: Any, *args: Any) -> Any:
+        return getattr(self.inner, name)(*args)
+
+    return method
+
+
+class Wrapped(Environment):
+    """An environment that forwards everything to `inner`; subclasses change some of it."""
+
+    inner: Environment
+
+    # `with_parameters` would return the inner environment without its wrapper.
+    locals().update(
+        {
+            name: _forwarded(name)
+            for name in vars(Environment)
+            if not name.startswith("_") and name != "with_parameters"
+        }
+    )
+
+
+class Prolonged(Wrapped):
+    """An environment whose episodes are cut after `steps` steps."""
+
+    steps: int = eqx.field(static=True)
+
+    @property
+    def horizon(self) -> int:
+        """The number of steps after which an episode is cut."""
+        return self.steps
+
+
+class Noisier(Wrapped):
+    """An environment with scaled Gaussian noise, and normal noise added to every action.
+
+    The action noise is drawn as further entries of the disturbance. The environment treats the changed
+    action like any other.
+
+    Arguments:
+        inner: the environment.
+        factor: factor on its noise; 1 is nominal.
+        action_std: standard deviation of the noise added to vector actions.
+    """
+
+    factor: Float[Array, ""]
+    action_std: Float[Array, ""]
+
+    @property
+    def disturbance(self) -> GaussianNoise:
+        """The inner disturbance, with one more number for each entry of a vector action."""
+        inner, space = self._noise, self.action_space
+        extra = space.size if isinstance(space, Box) else 0
+        scale: Any = (self.action_std,) * extra
+        channel = f"{inner.channel} and action" if extra else inner.channel
+        return GaussianNoise(inner.size + extra, channel, (*inner.scale, *scale))
+
+    @property
+    def _noise(self) -> GaussianNoise:
+        noise = self.inner.disturbance
+        assert isinstance(noise, GaussianNoise)
+        return noise
+
+    def step(self, state: State, action: Action, disturbance: Disturbance) -> Step:
+        """Return a step of the inner environment with the changed action and disturbance."""
+        return self.inner.step(state, *self._changed(action, disturbance))
+
+    def step_rows(self, states: State, actions: Array, disturbances: Array) -> Step:
+        """Return steps of the inner environment with the changed actions and disturbances."""
+        return self.inner.step_rows(states, *self._changed(actions, disturbances))
+
+    def _changed(self, action: Array, disturbance: Array) -> tuple[Array, Array]:
+        size = self._noise.size
+        if isinstance(self.action_space, Box):
+            action = action + self.action_std * disturbance[..., size:]
+        return action, self.factor * disturbance[..., :size]
 
 
 class FrozenPolicy(eqx.Module):
@@ -164,14 +248,12 @@ def _play(
     at_once = -(-episodes // rounds)
     player = frozen.player(env, sight or _sight(frozen))
 
+    kernel = Nominal.create(env) if nature is None else nature.kernel
+    critic = None if nature is None else nature.critic
+
     def some(key: Array) -> Float[Array, "episodes signals"]:
-        if nature is None:
-            batch = rollout(player, Nominal.create(env), key, at_once)
-        else:
-            attacked = row(signals, index)
-            batch = rollout(
-                player, nature.kernel, key, at_once, critic=nature.critic, signal=attacked
-            )
+        attacked = row(signals, index)
+        batch = rollout(player, kernel, key, at_once, critic=critic, signal=attacked)
         if not signals.bootstrap:
             return batch.signals.sum(0)
         powers = signals.discount ** jnp.arange(env.horizon)[:, None, None]

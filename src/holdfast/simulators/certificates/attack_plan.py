@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,14 @@ import numpy as np
 from jaxtyping import Float
 
 from holdfast._support.arguments import numbers_of
-from holdfast.simulators.certificates.attack import FrozenPolicy, play, train_attackers, watch
+from holdfast._support.devices import row
+from holdfast.simulators.certificates.attack import (
+    FrozenPolicy,
+    Noisier,
+    play,
+    train_attackers,
+    watch,
+)
 from holdfast.simulators.certificates.intervals import measured
 from holdfast.simulators.certificates.stress_result import (
     ACTIONS,
@@ -23,7 +31,6 @@ from holdfast.simulators.certificates.stress_result import (
     SCALED,
     Row,
 )
-from holdfast.simulators.certificates.wrapped import Noisier
 from holdfast.simulators.environment import Box, Environment, GaussianNoise
 from holdfast.simulators.nature.adversary import Nature
 from holdfast.simulators.training.settings import AdversarySettings
@@ -51,64 +58,44 @@ class PlannedTest(NamedTuple):
         return " ".join(filter(None, (self.kind, self.subject, f"{self.level:g}")))
 
 
-@dataclasses.dataclass(frozen=True)
-class StressLevels:
-    """The levels of all tests; parameters are pairs of name and value."""
+def planned_tests(
+    env: Environment,
+    *,
+    radii: Sequence[float] | None,
+    noise: Sequence[float] | str | None,
+    action_noise: Sequence[float] | str | None,
+    parameters: Mapping[str, Sequence[float]],
+) -> list[PlannedTest]:
+    """Return the tests in the order of the result: nominal, attacks, noise and parameters.
 
-    radii: tuple[float, ...]
-    noise: tuple[float, ...]
-    action_noise: tuple[float, ...]
-    parameters: tuple[tuple[str, float], ...]
+    Raises:
+        ValueError: a level cannot be used with this environment.
+    """
+    gaussian = isinstance(env.disturbance, GaussianNoise)
+    box = isinstance(env.action_space, Box) and gaussian
+    noise = or_auto("noise", noise, NOISE if gaussian else None)
+    action_noise = or_auto("action_noise", action_noise, ACTION_NOISE if box else None)
+    if noise is not None and not gaussian:
+        raise ValueError(f"noise: the disturbance of {env.name} is not Gaussian")
+    if action_noise is not None and not box:
+        raise ValueError(f"action_noise: the actions of {env.name} are not vectors")
+    levels = [
+        (NOMINAL, "", (0.0,)),
+        *((ATTACK, name, _levels("radii", radii)) for name in signal_names(env)),
+        (SCALED, "", _levels("noise", noise)),
+        (ACTIONS, "", _levels("action_noise", action_noise)),
+        *((PARAMETER, name, _levels(name, given, -math.inf)) for name, given in parameters.items()),
+    ]
+    tests = [PlannedTest(kind, subject, level) for kind, subject, each in levels for level in each]
+    for kind, subject, level in tests:
+        if kind == PARAMETER:
+            env.with_parameters(**{subject: level})  # raises for a name or value it does not accept
+    return [test for test in tests if test.kind != ATTACK or test.level > 0]
 
-    @classmethod
-    def create(
-        cls,
-        env: Environment,
-        *,
-        radii: Sequence[float] | None,
-        noise: Sequence[float] | str | None,
-        action_noise: Sequence[float] | str | None,
-        parameters: Mapping[str, Sequence[float]],
-    ) -> Self:
-        """Return the levels, checked against the environment.
 
-        Raises:
-            ValueError: a level cannot be used with this environment.
-        """
-        gaussian = isinstance(env.disturbance, GaussianNoise)
-        box = isinstance(env.action_space, Box) and gaussian
-        noise = or_auto("noise", noise, NOISE if gaussian else None)
-        action_noise = or_auto("action_noise", action_noise, ACTION_NOISE if box else None)
-        if noise is not None and not gaussian:
-            raise ValueError(f"noise: the disturbance of {env.name} is not Gaussian")
-        if action_noise is not None and not box:
-            raise ValueError(f"action_noise: the actions of {env.name} are not vectors")
-        values = []
-        for name, given in parameters.items():
-            for level in _levels(name, given, least=-math.inf):
-                env.with_parameters(
-                    **{name: level}
-                )  # raises for names and values it does not accept
-                values.append((name, level))
-        return cls(
-            radii=tuple(r for r in _levels("radii", radii) if r > 0),
-            noise=_levels("noise", noise),
-            action_noise=_levels("action_noise", action_noise),
-            parameters=tuple(values),
-        )
-
-    def attacks(self, signals: Sequence[str]) -> list[PlannedTest]:
-        """Return the attacks on every signal."""
-        return [PlannedTest(ATTACK, name, radius) for name in signals for radius in self.radii]
-
-    def plain(self) -> list[PlannedTest]:
-        """Return the tests without an adversary, the nominal one first."""
-        return [
-            PlannedTest(NOMINAL, "", 0.0),
-            *(PlannedTest(SCALED, "", level) for level in self.noise),
-            *(PlannedTest(ACTIONS, "", level) for level in self.action_noise),
-            *(PlannedTest(PARAMETER, name, level) for name, level in self.parameters),
-        ]
+def signal_names(env: Environment) -> tuple[str, ...]:
+    """Return the names of the reward and the costs."""
+    return ("reward", *env.cost_names)
 
 
 def or_auto(
@@ -136,21 +123,17 @@ def _levels(name: str, given: Sequence[float] | None, least: float = 0.0) -> tup
     return tuple(np.unique(levels).tolist())
 
 
-class Candidate(NamedTuple):
-    """A trained adversary: the attacked signal, the radius, the kernel and the signal's value."""
+# Sums of every signal in each episode, costs as utilities, and the kernel of an attack.
+PlayedTests = dict[PlannedTest, tuple[Returns, str]]
 
-    signal: int
-    radius: float
+
+class Candidate(NamedTuple):
+    """A trained adversary: its test, its kind of kernel, and the value of the attacked signal."""
+
+    test: PlannedTest
     kernel: str
     nature: Nature
     value: float
-
-
-class PlayedEpisodes(NamedTuple):
-    """Sums of every signal in each episode, costs as utilities, and the kernel of an attack."""
-
-    returns: Returns
-    kernel: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +142,7 @@ class AttackPlan:
 
     Attributes:
         env: the simulator.
-        levels: levels of the tests.
+        tests: the tests, from `planned_tests`.
         kinds: settings of each kind of adversary.
         restarts: adversaries of each kind for each radius and signal.
         episodes: episodes measured in each test, for each agent.
@@ -169,7 +152,7 @@ class AttackPlan:
     """
 
     env: Environment
-    levels: StressLevels
+    tests: Sequence[PlannedTest]
     kinds: tuple[AdversarySettings, ...]
     restarts: int
     episodes: int
@@ -178,58 +161,57 @@ class AttackPlan:
     agents: int
 
     @property
-    def signals(self) -> tuple[str, ...]:
-        """Names of the reward and the costs."""
-        return ("reward", *self.env.cost_names)
+    def attacks(self) -> list[PlannedTest]:
+        """The tests with an adversary."""
+        return [test for test in self.tests if test.kind == ATTACK]
 
-    def run(self, frozen: FrozenPolicy, agent: int) -> dict[PlannedTest, PlayedEpisodes]:
+    def run(self, frozen: FrozenPolicy, agent: int) -> PlayedTests:
         """Return the episodes of every test of one agent."""
         key = jax.random.fold_in(jax.random.PRNGKey(self.seed), agent)
         plain_key, watch_key, train_key, attack_key = jax.random.split(key, 4)
         begin = self._progress(agent)
         found = {
-            test: self._play_plain(frozen, test, plain_key, begin) for test in self.levels.plain()
+            test: (self._play_plain(frozen, test, plain_key, begin), "")
+            for test in self.tests
+            if test.kind != ATTACK
         }
-        if not self.levels.radii:
+        if not self.attacks:
             return found
         sight = watch(frozen, watch_key)
         candidates = self._train(frozen, sight, train_key, begin)
-        strongest: dict[int, PlayedEpisodes] = {}
-        for test in self.levels.attacks(self.signals):
+        strongest: dict[int, tuple[Returns, str]] = {}
+        for test in self.attacks:
             begin(f"strongest against {test.subject} within {test.level:g}")
-            index = self.signals.index(test.subject)
             # An adversary of a smaller radius lies in the larger ball too.
             within = [
-                i for i, c in enumerate(candidates) if c.signal == index and c.radius <= test.level
+                i
+                for i, each in enumerate(candidates)
+                if each.test.subject == test.subject and each.test.level <= test.level
             ]
             best = min(within, key=lambda i: candidates[i].value)
             if best not in strongest:
                 attack_key, key = jax.random.split(attack_key)
-                nature, attacked = candidates[best].nature, jnp.asarray(index)
+                attacked = jnp.asarray(signal_names(self.env).index(test.subject))
+                nature, kernel = candidates[best].nature, candidates[best].kernel
                 returns = play(frozen, key, self.episodes, sight, nature, attacked)
-                strongest[best] = PlayedEpisodes(
-                    self._finite(returns, test), candidates[best].kernel
-                )
+                strongest[best] = (self._finite(returns, test), kernel)
             found[test] = strongest[best]
         return found
 
     def _progress(self, agent: int) -> Begin:
-        jobs = len(self.levels.attacks(self.signals))
-        trainings = len(self.kinds) * (jobs // self._jobs_at_once(jobs))
-        total = len(self.levels.plain()) + trainings + jobs
-        done = agent * total
+        trainings = len(self.kinds) * (len(self.attacks) // self._jobs_at_once)
+        total = len(self.tests) + trainings
+        steps = itertools.count(agent * total)
 
         def begin(what: str) -> None:
-            nonlocal done
             if self.callback is not None:
-                self.callback(done, total * self.agents, what)
-            done += 1
+                self.callback(next(steps), total * self.agents, what)
 
         return begin
 
     def _play_plain(
         self, frozen: FrozenPolicy, test: PlannedTest, key: jax.Array, begin: Begin
-    ) -> PlayedEpisodes:
+    ) -> Returns:
         """Return episodes without an adversary; all tests share their draws, for comparison."""
         kind, subject, level = test
         begin(kind if kind == NOMINAL else f"{subject or kind} {level:g}")
@@ -240,19 +222,18 @@ class AttackPlan:
             std = jnp.asarray(level if kind == ACTIONS else 0.0, jnp.float32)
             env = Noisier(env, factor, std)  # type: ignore[abstract]
         frozen = dataclasses.replace(frozen, env=env)
-        return PlayedEpisodes(self._finite(play(frozen, key, self.episodes), test))
+        return self._finite(play(frozen, key, self.episodes), test)
 
-    @staticmethod
-    def _jobs_at_once(jobs: int) -> int:
-        """Return 1 on a CPU, which one job keeps busy, and all jobs on an accelerator."""
-        return 1 if jax.default_backend() == "cpu" else max(jobs, 1)
+    @property
+    def _jobs_at_once(self) -> int:
+        """1 on a CPU, which one job keeps busy, and all jobs on an accelerator."""
+        return 1 if jax.default_backend() == "cpu" else max(len(self.attacks), 1)
 
     def _train(
         self, frozen: FrozenPolicy, sight: Any, key: jax.Array, begin: Begin
     ) -> list[Candidate]:
         """Return the trained adversaries, by kind, then signal, radius and restart."""
-        tests = self.levels.attacks(self.signals)
-        at_once = self._jobs_at_once(len(tests))
+        tests, at_once = self.attacks, self._jobs_at_once
         candidates = []
         for number, kind in enumerate(self.kinds):
             keys = jax.random.split(jax.random.fold_in(key, number), (len(tests), self.restarts))
@@ -261,20 +242,18 @@ class AttackPlan:
                 what = f"{some[0].subject} within {some[0].level:g}"
                 begin(f"{kind.kernel} against {what if at_once == 1 else 'all signals'}")
                 jobs = [test for test in some for _ in range(self.restarts)]
-                indices = [self.signals.index(test.subject) for test in jobs]
                 natures, values = train_attackers(
                     frozen,
                     sight,
-                    jnp.asarray(indices),
+                    jnp.asarray([signal_names(self.env).index(test.subject) for test in jobs]),
                     jnp.asarray([test.level for test in jobs], jnp.float32),
                     keys[first : first + at_once].reshape(len(jobs), -1),
                     kind,
                     min(self.episodes, _JUDGED_ON),
                 )
                 for i, test in enumerate(jobs):
-                    nature = jax.tree.map(lambda leaf, i=i: leaf[i], natures)
                     value = float(self._finite(values[i], test))
-                    candidates.append(Candidate(indices[i], test.level, kind.kernel, nature, value))
+                    candidates.append(Candidate(test, kind.kernel, row(natures, i), value))
         return candidates
 
     def _finite(self, found: Any, test: PlannedTest) -> np.ndarray:
@@ -285,19 +264,16 @@ class AttackPlan:
             )
         return found
 
-    def rows(
-        self, found: Sequence[Mapping[PlannedTest, PlayedEpisodes]], confidence: float
-    ) -> tuple[Row, ...]:
+    def rows(self, found: Sequence[PlayedTests], confidence: float) -> tuple[Row, ...]:
         """Return the results of all agents as rows, the nominal one first."""
-        nominal, *plain = self.levels.plain()
         rows = []
-        for test in (nominal, *self.levels.attacks(self.signals), *plain):
-            played = [each[test] for each in found]
+        for test in self.tests:
+            returns, kernels = zip(*(each[test] for each in found), strict=True)
             reward, *costs = (
-                measured([sign * each.returns[:, i] for each in played], confidence, self.seed)
+                measured([sign * each[:, i] for each in returns], confidence, self.seed)
                 # Episodes hold utilities; a cost is the negative of its utility.
                 for i, sign in enumerate([1.0] + [-1.0] * len(self.env.cost_names))
             )
-            kernels = tuple(each.kernel for each in played if each.kernel)
-            rows.append(Row(test.kind, test.level, test.subject, reward, tuple(costs), kernels))
+            named = tuple(filter(None, kernels))
+            rows.append(Row(test.kind, test.level, test.subject, reward, tuple(costs), named))
         return tuple(rows)

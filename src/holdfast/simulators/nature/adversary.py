@@ -32,6 +32,7 @@ from holdfast.simulators.training.rollout import (
     critic_inputs,
     estimate,
     rollout,
+    worth,
 )
 from holdfast.simulators.training.settings import AdversarySettings
 
@@ -198,10 +199,8 @@ def _pathwise(
 
     def lookahead(state: Any, action: Array, time: Array, disturbance: Array) -> Array:
         there = env.step(state, action, disturbance)
-        worth = jnp.concatenate([there.reward[None], -there.costs])[signal.index]
-        value = critic(sight.of_critic(env.features(there.state), time))
-        over = there.terminated | (sight.clock & (time >= 1))
-        return worth + jnp.where(over, 0.0, signal.discount * value)
+        inputs = sight.of_critic(env.features(there.state), time)
+        return worth(there, inputs, time, critic, sight, signal)
 
     def loss(changed: Any, part: tuple) -> Array:
         states, actions, x, log_nominal, time, weight, key = part

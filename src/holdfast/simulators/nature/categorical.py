@@ -73,10 +73,6 @@ class CategoricalKernel(eqx.Module):
         logs = self.log_probabilities(inputs, log_nominal)
         return jnp.take_along_axis(logs, disturbance[..., None], axis=-1)[..., 0]
 
-    def divergence(self, inputs: Inputs, log_nominal: LogNominal) -> Rows:
-        """Return KL(q‖p)."""
-        return _kl(self.log_probabilities(inputs, log_nominal), log_nominal)
-
     def expectation(
         self, key: PRNGKeyArray, inputs: Inputs, log_nominal: LogNominal, worth: Worth
     ) -> Float[Array, ""]:

@@ -119,12 +119,6 @@ class GaussianMixture(eqx.Module):
         each = (-0.5 * z**2 - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
         return jax.nn.logsumexp(log_weights + each, axis=-1)
 
-    def divergence(self, inputs: Inputs, log_nominal: LogNominal) -> Rows:
-        """Return Σφ_i KL_i, a bound on KL(kernel‖nominal)."""
-        del log_nominal
-        log_weights, shift, log_std = self.mixture(inputs)
-        return _bound(jnp.ones(()), *_rows_last(jnp.exp(log_weights), shift, log_std))[0]
-
     def expectation(
         self, key: PRNGKeyArray, inputs: Inputs, log_nominal: LogNominal, worth: Worth
     ) -> Float[Array, ""]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Float, Shaped
 
 from holdfast._support.devices import row, side_by_side, spread
 from holdfast.simulators.policy.networks import Categorical, Distribution, Gaussian, Policy
@@ -61,14 +61,11 @@ def linearise(plan: Plan, learner: Learner, samples: Samples) -> Linearisation:
     """
     settings, policy = plan.settings, learner.policy
     signals = len(plan.discounts) if plan.constrained else 1
-    seen = []
-    for i in range(signals if plan.robust else 1):
-        batch = row(samples.batches, i)
-        seen.append((in_rows(learner.sight.of_policy(batch.observations)), in_rows(batch.actions)))
     found = []
     for i in range(signals):
-        each = row(samples.estimates, i)
-        inputs, actions = seen[i if plan.robust else 0]
+        batch, each = row(samples.batches, i if plan.robust else 0), row(samples.estimates, i)
+        inputs = in_rows(learner.sight.of_policy(batch.observations))
+        actions = in_rows(batch.actions)
         found.append(evidence(policy, inputs, actions, each.advantages, each.weights))
     flat, unravel = ravel_pytree(policy)
     gradients = jnp.stack(
@@ -96,10 +93,7 @@ def evidence(
     advantages: Float[Array, "time episodes"],
     weights: Float[Array, "time episodes"],
 ) -> Evidence:
-    """Return the evidence of one signal, with advantages centred over the live steps.
-
-    Inputs and actions are rows already: signals with a common batch share them.
-    """
+    """Return the evidence of one signal, with advantages centred over the live steps."""
     # 1e-9 only avoids 0/0 for a batch without a live step; weights are of order one.
     mean = (weights * advantages).sum() / jnp.maximum(weights.sum(), 1e-9)
     centred = jnp.where(weights > 0, advantages - mean, 0.0)
@@ -181,38 +175,10 @@ def conjugate_gradients(
     return lax.fori_loop(0, steps, step, start)[0]
 
 
-class Landing(NamedTuple):
-    """The result of the line search.
-
-    Attributes:
-        policy: the new policy, or the old one if no step was accepted.
-        accepted: whether a step was accepted.
-        backtracks: number of times the step was shortened.
-        kl: E_{d^r}[KL(π‖π_k)] of the accepted step.
-        gains: surrogate changes of the reward and of every constraint.
-    """
-
-    policy: Policy
-    accepted: Bool[Array, ""]
-    backtracks: Int[Array, ""]
-    kl: Float[Array, ""]
-    gains: Float[Array, " signals"]
-
-    def metrics(self, step: PolicyStep) -> Metrics:
-        """Return the metrics of the policy update."""
-        return {
-            "kl": self.kl,
-            "accepted": self.accepted,
-            "backtracks": self.backtracks,
-            "recovered": step.recovered,
-            "met": step.met,
-        }
-
-
 def line_search(
     policy: Policy, local: Linearisation, step: PolicyStep, settings: StaticSettings
-) -> Landing:
-    """Return the longest of the steps decay^k·x that keeps the trust region and serves its purpose.
+) -> tuple[Policy, Metrics]:
+    """Take the longest of the steps decay^k·x that keeps the trust region and serves its purpose.
 
     An accepted step has a KL divergence of at most δ, leaves every linearised constraint satisfied, or
     no worse if it is violated now, and raises the reward's surrogate unless a constraint is violated
@@ -223,6 +189,10 @@ def line_search(
         local: the linearisation around it.
         step: the step x, as coefficients of the local model's directions.
         settings: the decay and the number of tries.
+
+    Returns:
+        The new policy, and the metrics of the update. `kl` is E_{d^r}[KL(π‖π_k)] of the accepted step;
+        `backtracks` counts how often the step was shortened.
     """
     flat, unravel = ravel_pytree(policy)
     model, decay, tries = local.model, settings.line_search_decay, settings.line_search_tries
@@ -230,14 +200,14 @@ def line_search(
     old = policy.distribution(reward.inputs)
     recovering = jnp.any(model.needed > 0)
 
-    def look(k: Array) -> tuple[Array, Array, Array]:
+    def look(k: Array) -> tuple[Array, Array]:
         candidate = unravel(flat + decay**k * x)
         kl = divergence(candidate, old, reward.inputs, reward.weights)
         gains = jnp.stack([surrogate(candidate, each) for each in local.evidence])
         kept = jnp.all(gains[1:] >= jnp.minimum(model.needed, 0.0))
         better = recovering | (gains[0] > 0)
         good = jnp.isfinite(kl) & jnp.isfinite(gains).all() & (kl <= model.delta) & kept & better
-        return good, kl, gains
+        return good, kl
 
     def body(carry: tuple) -> tuple:
         k, *_ = carry
@@ -248,8 +218,14 @@ def line_search(
         return ~good & (k + 1 < tries)
 
     zero = jnp.array(0)
-    k, good, kl, gains = lax.while_loop(searching, body, (zero, *look(zero)))
+    k, good, kl = lax.while_loop(searching, body, (zero, *look(zero)))
     landed = jax.tree.map(
         lambda new, old: jnp.where(good, new, old), unravel(flat + decay**k * x), policy
     )
-    return Landing(landed, good, k, jnp.where(good, kl, 0.0), jnp.where(good, gains, 0.0))
+    return landed, {
+        "kl": jnp.where(good, kl, 0.0),
+        "accepted": good,
+        "backtracks": k,
+        "recovered": step.recovered,
+        "met": step.met,
+    }

@@ -35,24 +35,8 @@ from holdfast.simulators.training.settings import Plan, Settings, cost_limits
 Metrics = dict[str, Array]
 
 
-class RunNumbers(NamedTuple):
-    """The traced settings of a run. Runs that differ only in them share a compiled program.
-
-    Attributes:
-        radius: radius of the KL ball of the disturbance.
-        limits: limit of every cost.
-        trust_region: δ.
-    """
-
-    radius: Float[Array, ""]
-    limits: Float[Array, " costs"]
-    trust_region: Float[Array, ""]
-
-    @classmethod
-    def create(cls, settings: Settings, limits: tuple[float, ...]) -> Self:
-        """Return the numbers of a run as single-precision arrays."""
-        numbers = (settings.radius, limits, settings.trust_region)
-        return cls(*(jnp.asarray(each, jnp.float32) for each in numbers))
+# Radius, limits and trust region: runs that differ only in them share a compiled program.
+RunNumbers = tuple[Float[Array, ""], Float[Array, " costs"], Float[Array, ""]]
 
 
 class Learner(eqx.Module):
@@ -86,11 +70,11 @@ class Learner(eqx.Module):
         policy_key, nature_key, key = jax.random.split(key, 3)
         hidden = layers(env, settings.hidden)
         policy = Policy.create(policy_key, env.observation_size, hidden, env.action_space)
-        radius = numbers.radius if plan.robust else None
+        radius, limits, trust_region = numbers
 
         def nature(key: Array) -> Nature:
-            rate = settings.critic_learning_rate
-            return Nature.create(key, env, radius, settings.adversary, settings.hidden, rate)
+            ball, rate = radius if plan.robust else None, settings.critic_learning_rate
+            return Nature.create(key, env, ball, settings.adversary, settings.hidden, rate)
 
         natures = jax.vmap(nature)(jax.random.split(nature_key, len(plan.discounts)))
         normalise = settings.normalise and not env.is_one_hot
@@ -100,8 +84,8 @@ class Learner(eqx.Module):
             Normaliser.create(env.nature_feature_size) if normalise and plan.robust else None,
             clock=settings.limit_on == "episode",
         )
-        limits, zero = numbers.limits, jnp.zeros(len(numbers.limits))
-        return cls(policy, sight, natures, zero, limits, numbers.trust_region, key, jnp.array(0))
+        tightening = jnp.zeros(len(limits))
+        return cls(policy, sight, natures, tightening, limits, trust_region, key, jnp.array(0))
 
     def player(self, env: Environment) -> Player:
         """Return the current policy in a simulator."""
@@ -263,20 +247,24 @@ def _tightened(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, "
     return jnp.clip(learner.tightening + settings.limit_gain * excess, 0.0, 2 * size)
 
 
-@eqx.filter_jit
-def first_learners(plan: Plan, env: Environment, numbers: RunNumbers, keys: Array) -> Learner:
+def first_learners(
+    plan: Plan,
+    env: Environment,
+    settings: Settings,
+    limits: tuple[float, ...],
+    seeds: Sequence[int],
+) -> Learner:
     """Return the initial state of every seed, along a leading axis."""
+    keys = jnp.stack([jax.random.PRNGKey(seed) for seed in seeds])
+    radius, trust_region = jnp.float32(settings.radius), jnp.float32(settings.trust_region)
+    return _created(plan, env, (radius, jnp.asarray(limits, jnp.float32), trust_region), keys)
+
+
+@eqx.filter_jit
+def _created(plan: Plan, env: Environment, numbers: RunNumbers, keys: Array) -> Learner:
     learners = side_by_side(lambda key: Learner.create(plan, env, numbers, key), keys)
     # Strong types, as in a checkpoint that was read back: both use one compiled program.
     return jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), learners)
-
-
-def start(
-    settings: Settings, limits: tuple[float, ...], seeds: Sequence[int]
-) -> tuple[RunNumbers, Array]:
-    """Return the traced arguments of `first_learners`."""
-    keys = jnp.stack([jax.random.PRNGKey(seed) for seed in seeds])
-    return RunNumbers.create(settings, limits), keys
 
 
 def read_learners(folder: Path, env: Environment) -> Learner:
@@ -291,8 +279,8 @@ def read_learners(folder: Path, env: Environment) -> Learner:
     settings = Settings.from_dict(description["settings"])
     robust, constrained = description["robust"], description["constrained"]
     plan = Plan.create(env, settings, robust=robust, constrained=constrained)
-    first = start(settings, cost_limits(env, settings), description["seeds"])
-    shapes = eqx.filter_eval_shape(first_learners, plan, env, *first)
+    limits, seeds = cost_limits(env, settings), description["seeds"]
+    shapes = eqx.filter_eval_shape(first_learners, plan, env, settings, limits, seeds)
     return checkpoint.load_learners(folder, description, shapes)[0]
 
 

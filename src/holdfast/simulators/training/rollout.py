@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from holdfast._support.devices import device_count, spread
-from holdfast.simulators.environment import Environment, GaussianNoise, Outcomes
+from holdfast.simulators.environment import Environment, GaussianNoise, Outcomes, Step
 from holdfast.simulators.policy.networks import Critic, Normaliser, Policy
 from holdfast.simulators.training.settings import Plan
 
@@ -248,13 +248,8 @@ def rollout(
 
             def ahead(disturbances: Array) -> Array:
                 there = env.step_rows(states, taken, disturbances)
-                features = sight.of_critic(
-                    jax.vmap(env.features)(there.state), (t + 1) / env.horizon
-                )
-                worth = _signals(there.reward, there.costs)[:, signal.index]
-                # With the clock in the state, the horizon is a terminal state.
-                over = there.terminated | (sight.clock & (t + 1 == env.horizon))
-                return worth + jnp.where(over, 0.0, signal.discount * critic(features))
+                features, time = jax.vmap(env.features)(there.state), (t + 1) / env.horizon
+                return worth(there, sight.of_critic(features, time), time, critic, sight, signal)
 
             return lax.map(ahead, candidates)
 
@@ -268,7 +263,7 @@ def rollout(
             nature_features=seen,
             log_nominal=log_nominal,
             disturbances=disturbances,
-            signals=jnp.where(alive[:, None], _signals(there.reward, there.costs), 0.0),
+            signals=jnp.where(alive[:, None], _signals(there), 0.0),
             alive=alive,
             terminated=there.terminated & alive,
             heard=jax.vmap(env.listens)(states),
@@ -300,9 +295,19 @@ def _in_rounds(
     return jax.tree.map(joined, drawn)
 
 
-def _signals(reward: Array, costs: Array) -> Array:
+def _signals(there: Step) -> Array:
     """Return the reward and the utilities −cost. Costs change their sign here and nowhere else."""
-    return jnp.concatenate([reward[:, None], -costs], axis=1)
+    return jnp.concatenate([there.reward[..., None], -there.costs], axis=-1)
+
+
+def worth(
+    there: Step, inputs: Array, time: Array, critic: Critic, sight: Sight, signal: Signal
+) -> Float[Array, "*rows"]:
+    """Return signal + γV(s') of a step, from the critic's inputs and the clock after it."""
+    # With the clock in the state, the horizon is a terminal state.
+    over = there.terminated | (sight.clock & (time >= 1))
+    value = jnp.where(over, 0.0, signal.discount * critic(inputs))
+    return _signals(there)[..., signal.index] + value
 
 
 class SignalEstimate(NamedTuple):

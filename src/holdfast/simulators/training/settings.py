@@ -181,15 +181,22 @@ class Settings(StaticSettings):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the settings with these values.
+        """Return the settings with these values, of any number or sequence type.
 
         Raises:
             ValueError: a key is not a setting, or a value is out of range; the message names it.
         """
-        given = _known(cls, values)
-        if "adversary" in given:
-            given["adversary"] = AdversarySettings(**_known(AdversarySettings, given["adversary"]))
-        return cls(**given)
+        given = _plain(cls, values)
+        if not isinstance(given.get("cost_limit", ()), tuple):
+            given["cost_limit"] = (given["cost_limit"],)
+        adversary = given.pop("adversary", {})
+        if isinstance(adversary, AdversarySettings):
+            adversary = dataclasses.asdict(adversary)
+        if not isinstance(adversary, Mapping):
+            raise ValueError(
+                f"adversary: expected AdversarySettings or a mapping, got {adversary!r}"
+            )
+        return cls(**given, adversary=AdversarySettings(**_plain(AdversarySettings, adversary)))
 
     @property
     def static(self) -> StaticSettings:
@@ -199,27 +206,18 @@ class Settings(StaticSettings):
 
 
 def read_settings(given: Mapping[str, Any], steps: int | None = None) -> Settings:
-    """Return the settings from values of any number or sequence type.
+    """Return the settings from the arguments of `train`.
 
     Arguments:
-        given: fields of `Settings`; `adversary` may be a mapping.
+        given: fields of `Settings`; `cost_limit` may be one number or None.
         steps: simulator steps in the batches of policy updates, in place of `iterations`.
 
     Raises:
         ValueError: a value cannot be used; the message names it.
     """
     values = {k: v for k, v in given.items() if not (k == "cost_limit" and v is None)}
-    adversary = values.pop("adversary", {})
-    if isinstance(adversary, AdversarySettings):
-        adversary = dataclasses.asdict(adversary)
-    if not isinstance(adversary, Mapping):
-        raise ValueError(f"adversary: expected AdversarySettings or a mapping, got {adversary!r}")
-    values = _plain(Settings, values)
-    if "cost_limit" in values and not isinstance(values["cost_limit"], tuple):
-        values["cost_limit"] = (values["cost_limit"],)
-    inner = _plain(AdversarySettings, adversary)
     try:
-        settings = Settings.from_dict({**values, "adversary": inner})
+        settings = Settings.from_dict(values)
     except TypeError as error:
         raise ValueError(f"settings: {error}") from error
     if steps is None:
@@ -232,24 +230,19 @@ def read_settings(given: Mapping[str, Any], steps: int | None = None) -> Setting
 
 def _plain(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values as Python numbers and tuples, with integers as floats in float fields."""
-    real = {field.name for field in dataclasses.fields(kind) if "float" in str(field.type)}
+    types = {field.name: str(field.type) for field in dataclasses.fields(kind)}
 
     def plain(value: Any, name: str) -> Any:
         if hasattr(value, "tolist"):
             value = value.tolist()
         if isinstance(value, list | tuple):
             return tuple(plain(each, name) for each in value)
-        return float(value) if type(value) is int and name in real else value
+        return float(value) if type(value) is int and "float" in types[name] else value
 
+    for key in given:
+        if key not in types:
+            raise ValueError(f"{key}: not a training setting; there are {', '.join(sorted(types))}")
     return {name: plain(value, name) for name, value in given.items()}
-
-
-def _known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in dataclasses.fields(cls)}
-    for key in values:
-        if key not in names:
-            raise ValueError(f"{key}: not a training setting; there are {', '.join(sorted(names))}")
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
 def cost_limits(env: Environment, settings: Settings) -> tuple[float, ...]:
@@ -275,8 +268,6 @@ class Plan:
     Attributes:
         settings: static settings.
         discounts: discount of the reward, then of every cost.
-        gaes: λ of their generalised advantages.
-        bootstrap: whether the critic supplies the value of an episode that the horizon cuts.
         robust: whether every signal has its own worst-case kernel; otherwise all use the nominal one.
         constrained: whether the limits are enforced.
         devices: number of devices over which the episodes of a batch are divided.
@@ -285,25 +276,14 @@ class Plan:
 
     settings: StaticSettings
     discounts: tuple[float, ...]
-    gaes: tuple[float, ...]
-    bootstrap: bool
     robust: bool
     constrained: bool
     devices: int = 1
     algorithm_settings: Any = None
 
     @classmethod
-    def create(
-        cls,
-        env: Environment,
-        settings: Settings,
-        *,
-        robust: bool,
-        constrained: bool,
-        devices: int = 1,
-        algorithm_settings: Any = None,
-    ) -> Self:
-        """Return the plan for an environment.
+    def create(cls, env: Environment, settings: Settings, **fields: Any) -> Self:
+        """Return the plan for an environment; `fields` are those after `discounts`.
 
         Raises:
             ValueError: neither the settings nor the environment have a discount.
@@ -311,17 +291,18 @@ class Plan:
         discount = settings.discount if settings.discount is not None else env.discount
         if discount is None:
             raise ValueError(f"discount: {env.name} has no discount of its own; pass discount=")
-        costs, episode = len(env.cost_names), settings.limit_on == "episode"
-        return cls(
-            settings.static,
-            (discount, *[1.0 if episode else discount] * costs),
-            (settings.reward_gae, *[settings.cost_gae] * costs),
-            not episode,
-            robust,
-            constrained,
-            devices,
-            algorithm_settings,
-        )
+        of_costs = 1.0 if settings.limit_on == "episode" else discount
+        return cls(settings.static, (discount, *[of_costs] * len(env.cost_names)), **fields)
+
+    @property
+    def gaes(self) -> tuple[float, ...]:
+        """λ of the generalised advantages of the reward, then of every cost."""
+        return (self.settings.reward_gae, *[self.settings.cost_gae] * (len(self.discounts) - 1))
+
+    @property
+    def bootstrap(self) -> bool:
+        """Whether the critic supplies the value of an episode that the horizon cuts."""
+        return self.settings.limit_on == "discounted"
 
     def episodes(self, env: Environment, share: float = 1.0) -> int:
         """Return the episodes of a batch: enough for its steps if no episode ends early."""
