@@ -189,36 +189,18 @@ def imported(target: str) -> Any:
     return pkgutil.resolve_name(target)
 
 
-_TABULAR = "holdfast.tabular.algorithms"
-ALGORITHMS = Registry(
-    "algorithm",
-    "holdfast.algorithms",
-    {
-        "rcpo": f"{_TABULAR}.rcpo:ALGORITHM",
-        "pcpo": f"{_TABULAR}.pcpo:ALGORITHM",
-        "cpo": f"{_TABULAR}.cpo:ALGORITHM",
-        "rvi": f"{_TABULAR}.rvi:ALGORITHM",
-        "lp": f"{_TABULAR}.lp:ALGORITHM",
-        "rpd": f"{_TABULAR}.rpd:ALGORITHM",
-        "rcpg": f"{_TABULAR}.rcpg:ALGORITHM",
-        "r3c": f"{_TABULAR}.r3c:ALGORITHM",
-        "cup": f"{_TABULAR}.cup:ALGORITHM",
-        "crpo": f"{_TABULAR}.crpo:ALGORITHM",
-        "epirc-pgs": f"{_TABULAR}.epirc_pgs:ALGORITHM",
-        "rnpg": f"{_TABULAR}.rnpg:ALGORITHM",
-    },
+def _algorithms(package: str, *names: str) -> dict[str, str]:
+    """Return the import strings of algorithms; each has a file of its name."""
+    return {name: f"{package}.{name.replace('-', '_')}:ALGORITHM" for name in names}
+
+
+_TABULAR = _algorithms(
+    "holdfast.tabular.algorithms",
+    *("rcpo", "pcpo", "cpo", "rvi", "lp", "rpd", "rcpg", "r3c", "cup", "crpo", "epirc-pgs", "rnpg"),
 )
-_DEEP = "holdfast.simulators.algorithms"
-SIMULATOR_ALGORITHMS = Registry(
-    "algorithm",
-    "holdfast.simulator_algorithms",
-    {
-        "rcpo": f"{_DEEP}.rcpo:ALGORITHM",
-        "pcpo": f"{_DEEP}.pcpo:ALGORITHM",
-        "cpo": f"{_DEEP}.cpo:ALGORITHM",
-        "trpo": f"{_DEEP}.trpo:ALGORITHM",
-    },
-)
+ALGORITHMS = Registry("algorithm", "holdfast.algorithms", _TABULAR)
+_DEEP = _algorithms("holdfast.simulators.algorithms", "rcpo", "pcpo", "cpo", "trpo")
+SIMULATOR_ALGORITHMS = Registry("algorithm", "holdfast.simulator_algorithms", _DEEP)
 UNCERTAINTY = Registry(
     "uncertainty",
     "holdfast.uncertainty",

@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
+import numpy as np
+
 from holdfast.gym.hosts.host import NO_STATE, PARAMETERS, DisturbanceLayout
 from holdfast.simulators.environment import Box, Discrete
 
@@ -64,14 +66,12 @@ class Machine:
 
 def _scale(name: str, value: object) -> Scale:
     """Return a finite number of at least 0, or a tuple of them."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        each = tuple(_number(name, v) for v in value)
-        if not each:
-            raise ValueError(f"{name}: expected at least one number, got {value!r}")
-        return each
-    return _number(name, value)
+    if np.asarray(value, object).ndim == 0:
+        return _number(name, value)
+    each = tuple(_number(name, v) for v in np.asarray(value, object))
+    if not each:
+        raise ValueError(f"{name}: expected at least one number, got {value!r}")
+    return each
 
 
 def _number(name: str, value: object) -> float:
@@ -94,23 +94,18 @@ def _spread(scale: Scale, size: int, of: str) -> tuple[float, ...]:
 
 
 class _Channel:
-    """The common interface of all channels."""
+    """What all channels have in common.
+
+    Each also has a method `scales`, which returns the distance by which one unit of each number of the
+    disturbance moves its quantity, and raises a ValueError if the channel does not fit a machine.
+    """
 
     def __post_init__(self) -> None:
         """Check all numbers, and convert them to float."""
-        checks = {"float": _number, "Scale": _scale}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            if field.type in checks:
-                value = checks[field.type](field.name, getattr(self, field.name))
-                object.__setattr__(self, field.name, value)
-
-    def scales(self, machine: Machine) -> tuple[float, ...]:
-        """Return the distance by which one unit of each number of the disturbance moves its quantity.
-
-        Raises:
-            ValueError: the channel does not fit this environment.
-        """
-        raise NotImplementedError
+            if field.type in ("float", "Scale"):
+                check = _number if field.type == "float" else _scale
+                object.__setattr__(self, field.name, check(field.name, getattr(self, field.name)))
 
     def describe(self) -> dict[str, Any]:
         """Return the channel as JSON values, which `channel_from` reads."""
@@ -119,14 +114,7 @@ class _Channel:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Noise(_Channel):
-    """Noise with one standard deviation, or one for each entry of a vector."""
-
-    std: Scale
-
-
-@dataclasses.dataclass(frozen=True)
-class Actions(_Noise):
+class Actions(_Channel):
     """Noise that is added to every action, before the action is clipped to the action space.
 
     Arguments:
@@ -139,6 +127,8 @@ class Actions(_Noise):
         ('actions', (0.1,))
     """
 
+    std: Scale
+
     def scales(self, machine: Machine) -> tuple[float, ...]:
         """Return one scale for each entry of the action."""
         if not isinstance(machine.actions, Box):
@@ -149,7 +139,7 @@ class Actions(_Noise):
 
 
 @dataclasses.dataclass(frozen=True)
-class Observations(_Noise):
+class Observations(_Channel):
     """Noise that is added to the observation after a step; critics and adversaries see no noise.
 
     Arguments:
@@ -161,6 +151,8 @@ class Observations(_Noise):
         >>> env.disturbance.scale
         (0.01, 0.1, 0.01, 0.1)
     """
+
+    std: Scale
 
     def scales(self, machine: Machine) -> tuple[float, ...]:
         """Return one scale for each entry of the observation."""
