@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from holdfast.gym.hosts.host import NO_STATE, PARAMETERS, DisturbanceLayout
+from holdfast.gym.hosts.host import PARAMETERS, DisturbanceLayout
 from holdfast.simulators.environment import Box, Discrete
 
 Scale = float | tuple[float, ...]
@@ -186,7 +186,10 @@ class States(_Channel):
     def scales(self, machine: Machine) -> tuple[float, ...]:
         """Return one scale for each value that pushes the state."""
         if not machine.states:
-            raise ValueError(NO_STATE.format(machine.name))
+            raise ValueError(
+                f"channel: the state of {machine.name} cannot be set; it does not use MuJoCo, and has "
+                "neither the methods get_state and set_state nor a vector called state"
+            )
         if machine.is_mujoco:
             axes = machine.states // 2
             return (self.position,) * axes + (self.velocity,) * axes

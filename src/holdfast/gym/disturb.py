@@ -19,7 +19,7 @@ from holdfast.gym.hosted import HostedEnvironment, HostedFacts
 from holdfast.gym.hosts.callback import HostHandle
 from holdfast.gym.hosts.host import Host
 from holdfast.gym.hosts.pools import AsyncHost, SyncHost
-from holdfast.gym.hosts.wrapper import DisturbedEnv, decoded, name_of, without_time_limit
+from holdfast.gym.hosts.wrapper import DisturbedEnv, UnlimitedEnv, decoded, name_of
 from holdfast.gym.making import declared_facts, made, maker, spec_of, task_of, time_limit
 from holdfast.simulators.environment import Box, Discrete
 
@@ -216,7 +216,7 @@ def _pool_host(
     _check_finite(env.name, observation, reward, info["costs"])
 
     def make_copy() -> gymnasium.Env:
-        return without_time_limit(make(), horizon)
+        return UnlimitedEnv(make(), horizon)
 
     return AsyncHost(make_copy, env, workers) if is_async else SyncHost(make_copy, env)
 

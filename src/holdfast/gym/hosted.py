@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
+from holdfast._support.arguments import check_number
+from holdfast._support.fields import plain_or_traced
 from holdfast.gym.channels import (
     DELAY,
     Actions,
@@ -197,10 +199,7 @@ class HostedEnvironment(Environment):
     @property
     def parameters(self) -> dict[str, float]:
         """The parameters, as factors on the values of the model; the delay in seconds."""
-        return {
-            name: v if isinstance(v, jax.core.Tracer) else float(v)
-            for name, v in self.values.items()
-        }
+        return {name: plain_or_traced(value) for name, value in self.values.items()}
 
     def with_parameters(self, **changes: float) -> Self:
         """Return the environment with other parameters, which are then fixed and no longer drawn.
@@ -212,7 +211,8 @@ class HostedEnvironment(Environment):
             if name not in self.values:
                 known = ", ".join(self.values) or "none"
                 raise ValueError(f"{name}: not a parameter of {self.name}, which has {known}")
-            _check_value(name, changes[name])
+            least = -math.inf if name == "gravity" else 0.0
+            check_number(name, float(changes[name]), least=least, above=name == "mass")
         return type(self)(self.facts, self._handle, **{**self._fixed_values, **changes})
 
     @property
@@ -368,11 +368,3 @@ class HostedEnvironment(Environment):
         if isinstance(space, Discrete):
             action = jax.nn.one_hot(action, space.count)
         return jnp.concatenate([self.features(state), action])
-
-
-def _check_value(name: str, value: float) -> None:
-    """Raise a ValueError unless a parameter can have this value."""
-    least = -math.inf if name == "gravity" else 0.0
-    if not (math.isfinite(value) and value >= least) or (name == "mass" and value == 0):
-        wanted = "over 0" if name == "mass" else "of at least 0" if least == 0 else "that is finite"
-        raise ValueError(f"{name}: expected a number {wanted}, got {value!r}")

@@ -14,10 +14,6 @@ from jaxtyping import Bool, Float, Shaped, UInt32
 
 # Physical parameters that a command can scale; a factor of 1 is the nominal value.
 PARAMETERS = ("mass", "friction", "damping", "gravity", "gain")
-NO_STATE = (
-    "channel: the state of {} cannot be set; it does not use MuJoCo, and has neither the methods "
-    "get_state and set_state nor a vector called state"
-)
 
 
 @dataclasses.dataclass(frozen=True)
