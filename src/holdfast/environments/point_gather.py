@@ -20,8 +20,8 @@ from holdfast.environments.gathering import (
     distinct_cells,
     in_body_frame,
     normal_from,
+    object_features,
     sensors,
-    sorted_rows,
 )
 from holdfast.simulators.environment import Box, Environment, GaussianNoise, Step
 
@@ -270,14 +270,5 @@ class PointGather(Environment):
         """Return the features, with objects at (first, second) from the centre of mass in some frame."""
         x, y, heading = state.pose
         pose = jnp.stack([x / ARENA, y / ARENA, jnp.cos(heading), jnp.sin(heading)])
-        # At least 1e-6, so that the direction to an object at distance zero is not 0/0.
-        distance = jnp.sqrt(jnp.maximum(first**2 + second**2, 1e-12))
-        squash = jnp.where(state.present, jnp.tanh(distance / 2) / distance, 0.0)
-        clearance = jnp.where(state.present, jnp.tanh(distance - self.catch_distance), 1.0)
-        objects = jnp.stack(
-            [squash * first, squash * second, clearance, state.present.astype(jnp.float32)], axis=1
-        )
-        order = jnp.where(state.present, distance, jnp.inf)
-        apples = sorted_rows(order[:APPLES], objects[:APPLES])
-        bombs = sorted_rows(order[APPLES:], objects[APPLES:])
-        return jnp.concatenate([pose, apples.reshape(-1), bombs.reshape(-1)])
+        objects = object_features(first, second, state.present, self.catch_distance)
+        return jnp.concatenate([pose, objects])
