@@ -213,22 +213,21 @@ UNCERTAINTY = Registry(
         "wasserstein": "holdfast.uncertainty.wasserstein:Wasserstein",
     },
 )
-# An environment is a function that returns a `RobustCMDP` or a simulator `Environment`.
-ENVIRONMENTS = Registry(
-    "environment",
-    "holdfast.environments",
-    {
-        "gambler": "holdfast.environments.gambler:gambler",
-        "n-chain": "holdfast.environments.n_chain:n_chain",
-        "frozen-lake": "holdfast.environments.frozen_lake:frozen_lake",
-        "river-swim": "holdfast.environments.river_swim:river_swim",
-        "garnet": "holdfast.environments.garnet:garnet",
-        "slippery-lake": "holdfast.environments.slippery_lake:slippery_lake",
-        "garbage-collector": "holdfast.environments.garbage_collector:garbage_collector",
-        "inventory": "holdfast.environments.inventory:inventory",
-        "machine-replacement": "holdfast.environments.machine_replacement:machine_replacement",
-        "safe-navigation": "holdfast.environments.safe_navigation:safe_navigation",
-        "point-gather": "holdfast.environments.point_gather:PointGather",
-        "linear-gaussian": "holdfast.environments.linear_gaussian:LinearGaussian",
-    },
-)
+# An environment is a function that returns a `RobustCMDP` (a table) or a simulator `Environment`.
+TABLES = {
+    "gambler": "holdfast.environments.gambler:gambler",
+    "n-chain": "holdfast.environments.n_chain:n_chain",
+    "frozen-lake": "holdfast.environments.frozen_lake:frozen_lake",
+    "river-swim": "holdfast.environments.river_swim:river_swim",
+    "garnet": "holdfast.environments.garnet:garnet",
+    "slippery-lake": "holdfast.environments.slippery_lake:slippery_lake",
+    "garbage-collector": "holdfast.environments.garbage_collector:garbage_collector",
+    "inventory": "holdfast.environments.inventory:inventory",
+    "machine-replacement": "holdfast.environments.machine_replacement:machine_replacement",
+    "safe-navigation": "holdfast.environments.safe_navigation:safe_navigation",
+}
+_SIMULATORS = {
+    "point-gather": "holdfast.environments.point_gather:PointGather",
+    "linear-gaussian": "holdfast.environments.linear_gaussian:LinearGaussian",
+}
+ENVIRONMENTS = Registry("environment", "holdfast.environments", {**TABLES, **_SIMULATORS})

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from holdfast.environments import MODELS
 from holdfast.environments.gathering import ARENA
 from holdfast.environments.point_gather import PointGather
-from holdfast.environments.table_simulator import SIMULATORS
+from holdfast.environments.table_simulator import SIMULATORS, TableSimulator
 from holdfast.gym.costs import cost_info
 from holdfast.gym.making import check_render_mode, found_by_name
 from holdfast.model import Kernel, RobustCMDP
@@ -66,24 +66,14 @@ class TableEnv(gymnasium.Env):
     ) -> None:
         check_render_mode(render_mode, self.metadata)
         self.model: RobustCMDP = found_by_name("model", model, MODELS)
-        model = self.model
+        self.simulator = TableSimulator(self.model)
         self.render_mode = render_mode
-        self.observation_space = spaces.Discrete(model.states)
-        self.action_space = spaces.Discrete(model.actions)
-        kernel = model.transitions
-        states = np.arange(model.states)
-        if isinstance(kernel, Kernel):
-            self._successors, self._probabilities = kernel.successors, kernel.probabilities
-        else:
-            self._probabilities = kernel
-            self._successors = np.broadcast_to(states, kernel.shape)
-        shape = self._probabilities.shape
-        signals = [model.reward, *(-c.utility for c in model.constraints)]
-        self._signals = np.stack(
-            [np.broadcast_to(s if s.ndim == 3 else s[..., None], shape) for s in signals]
-        )
-        continues = (self._successors != states[:, None, None]) | (self._signals != 0).any(0)
-        self._ends = ~(continues & (self._probabilities > 0)).any((1, 2))
+        self.observation_space = spaces.Discrete(self.model.states)
+        self.action_space = spaces.Discrete(self.model.actions)
+        signals = [self.model.reward, *(-c.utility for c in self.model.constraints)]
+        # With an axis for outcomes, of length 1 if a signal does not depend on them.
+        self._signals = [s if s.ndim == 3 else s[..., None] for s in signals]
+        self._ends = np.asarray(self.simulator.ends)
         self._state = 0
 
     def reset(
@@ -102,10 +92,14 @@ class TableEnv(gymnasium.Env):
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
         """Take a step under the nominal kernel."""
-        row = self._probabilities[self._state, int(action)]
+        pair = (self._state, int(action))
+        row = self.model.nominal[pair]
         outcome = int(self.np_random.choice(len(row), p=row))
-        reward, *costs = self._signals[:, self._state, int(action), outcome]
-        self._state = int(self._successors[self._state, int(action), outcome])
+        reward, *costs = (np.broadcast_to(s[pair], row.shape)[outcome] for s in self._signals)
+        kernel = self.model.transitions
+        self._state = int(
+            kernel.successors[pair][outcome] if isinstance(kernel, Kernel) else outcome
+        )
         terminated = bool(self._ends[self._state])
         return self._state, float(reward), terminated, False, cost_info(costs)
 
@@ -154,14 +148,13 @@ class SimulatorEnv(gymnasium.Env):
         if render_mode is not None and not isinstance(simulator, PointGather):
             raise ValueError(f"render_mode: {simulator.name} has no pictures, got {render_mode!r}")
         self.render_mode = render_mode
-        high = np.full(simulator.observation_size, np.inf, np.float32)
-        self.observation_space = spaces.Box(-high, high)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (simulator.observation_size,))
         space = simulator.action_space
-        if isinstance(space, Box):
-            low, top = (np.asarray(b, np.float32) for b in (space.low, space.high))
-            self.action_space: Any = spaces.Box(low, top)
-        else:
-            self.action_space = spaces.Discrete(space.count)
+        self.action_space: Any = (
+            spaces.Box(*np.array([space.low, space.high], np.float32))
+            if isinstance(space, Box)
+            else spaces.Discrete(space.count)
+        )
         self._reset = eqx.filter_jit(simulator.reset)
         self._step = eqx.filter_jit(simulator.step)
         self._probabilities = eqx.filter_jit(simulator.outcome_probabilities)

@@ -228,7 +228,7 @@ class Costs:
 
     @property
     def is_rebuildable(self) -> bool:
-        """Whether `from_description` can rebuild the costs: none is a function of the user's.
+        """Whether `cost_from` can rebuild the costs: none is a function of the user's.
 
         Such costs read `info` only. A function may read every field of a transition.
         """
@@ -240,29 +240,23 @@ class Costs:
             return {"cost": {"kind": "default"}}
         return {name: _description(source) for name, source in self.sources.items()}
 
-    @classmethod
-    def from_description(
-        cls, description: Mapping[str, Any], environment: str = "the environment"
-    ) -> Costs:
-        """Return the costs that `describe` described.
 
-        Raises:
-            ValueError: a cost is a function of the user's, of which only the name is known.
-        """
-        if description.get("cost", {}).get("kind") == "default":
-            return cls.resolve(None, environment)
-        sources: dict[str, CostSource] = {}
-        for name, each in description.items():
-            if each["kind"] == "info":
-                sources[name] = each["key"]
-            elif each["kind"] == "speed_limit":
-                key = tuple(each["key"]) if isinstance(each["key"], list) else each["key"]
-                sources[name] = SpeedLimit(each["limit"], key, each["planar"])
-            else:
-                raise ValueError(
-                    f"cost: {name!r} is the function {each.get('name')}; pass it again with cost="
-                )
-        return cls(sources, environment)
+def cost_from(description: Mapping[str, Any]) -> GivenCost:
+    """Return the `cost` argument of the costs that `Costs.describe` described.
+
+    Raises:
+        ValueError: a cost is a function of the user's, of which only the name is known.
+    """
+    if description.get("cost", {}).get("kind") == "default":
+        return None
+    sources: dict[str, CostSource] = {}
+    for name, each in description.items():
+        if each["kind"] == "function":
+            raise ValueError(f"cost: {name!r} is the function {each['name']}; pass it again")
+        key: Any = tuple(each["key"]) if isinstance(each["key"], list) else each["key"]
+        is_info = each["kind"] == "info"
+        sources[name] = key if is_info else SpeedLimit(each["limit"], key, each["planar"])
+    return sources
 
 
 def _description(source: CostSource) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,12 +13,12 @@ from gymnasium import spaces
 
 from holdfast._support.arguments import check_whole_number
 from holdfast.gym.channels import DELAY, Channel, Machine, channel_from, channels_of
-from holdfast.gym.costs import Costs, GivenCost
+from holdfast.gym.costs import Costs, GivenCost, cost_from
 from holdfast.gym.hosted import HostedEnvironment, HostedFacts
 from holdfast.gym.hosts.callback import HostHandle
 from holdfast.gym.hosts.host import Host
 from holdfast.gym.hosts.pools import AsyncHost, SyncHost
-from holdfast.gym.hosts.wrapper import DisturbedEnv, UnlimitedEnv, decoded, name_of
+from holdfast.gym.hosts.wrapper import DisturbedEnv, UnlimitedEnv, name_of
 from holdfast.gym.making import declared_facts, made, maker, spec_of, task_of, time_limit
 from holdfast.simulators.environment import Box, Discrete
 
@@ -131,7 +130,9 @@ def disturb(
         cost_limits=limits,
         most_copies=copies or _COPIES,
     )
-    return HostedEnvironment(facts, _handle(host, probe, spec, _recipe(spec, costs, facts)))
+    recipe = _recipe(spec, costs, facts)
+    handle = HostHandle(host, recipe, probe.observation_space, probe.action_space, spec)
+    return HostedEnvironment(facts, handle)
 
 
 def is_gymnasium(given: object) -> bool:
@@ -142,26 +143,25 @@ def is_gymnasium(given: object) -> bool:
         return False
 
 
-def from_recipe(description: Mapping[str, Any]) -> HostedEnvironment | None:
-    """Return the environment with this `description`, or None if it cannot be rebuilt."""
+def from_recipe(description: Mapping[str, Any]) -> HostedEnvironment:
+    """Return the environment with this `description`.
+
+    Raises:
+        ValueError: the description is not enough to make the environment again.
+    """
     recipe = description["gymnasium"]
     if not recipe.get("rebuildable"):
-        return None
-    try:
-        costs = Costs.from_description(recipe["cost"])
-        env = disturb(
-            recipe["id"],
-            [channel_from(each) for each in description["channels"]],
-            None if costs.is_default else dict(costs.sources),
-            horizon=recipe["horizon"],
-            discount=recipe["discount"],
-            copies=recipe["copies"],
-            **recipe["options"],
-        )
-        env = env.with_parameters(**description["fixed"])
-    except (TypeError, ValueError, KeyError, ImportError):
-        return None
-    return env if json.loads(json.dumps(env.description())) == dict(description) else None
+        raise ValueError("environment: a function made it or its costs; pass the environment again")
+    env = disturb(
+        recipe["id"],
+        [channel_from(each) for each in description["channels"]],
+        cost_from(recipe["cost"]),
+        horizon=recipe["horizon"],
+        discount=recipe["discount"],
+        copies=recipe["copies"],
+        **recipe["options"],
+    )
+    return env.with_parameters(**description["fixed"])
 
 
 def _machine(env: DisturbedEnv) -> Machine:
@@ -225,23 +225,6 @@ def _check_finite(name: str, observation: Any, reward: Any, costs: Any) -> None:
     for what, value in (("observation", observation), ("reward", reward), ("cost", costs)):
         if not np.isfinite(value).all():
             raise ValueError(f"environment: the first {what} of {name} is not finite: {value}")
-
-
-def _handle(
-    host: Host, probe: gymnasium.Env, spec: dict[str, Any] | None, recipe: dict[str, Any]
-) -> HostHandle:
-    """Return a handle with the conversions between the policy and the Gymnasium environment."""
-    space = probe.observation_space
-
-    def encode(observation: Any) -> np.ndarray:
-        return np.asarray(spaces.flatten(space, observation), np.float32)
-
-    def view(render_mode: str) -> gymnasium.Env:
-        if spec is None:
-            raise ValueError("environment: pictures need an id instead of a function")
-        return gymnasium.make(spec["id"], **{**spec["options"], "render_mode": render_mode})
-
-    return HostHandle(host, recipe, encode, functools.partial(decoded, probe.action_space), view)
 
 
 def _recipe(spec: dict[str, Any] | None, costs: Costs, facts: HostedFacts) -> dict[str, Any]:

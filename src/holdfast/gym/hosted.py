@@ -8,9 +8,11 @@ import operator
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
 from holdfast._support.arguments import check_number
@@ -26,6 +28,7 @@ from holdfast.gym.channels import (
 )
 from holdfast.gym.hosts.callback import HostHandle, call_host, handle_of
 from holdfast.gym.hosts.host import DisturbanceLayout, ReplySizes
+from holdfast.gym.hosts.wrapper import decoded
 from holdfast.simulators.environment import (
     Action,
     Box,
@@ -143,6 +146,7 @@ class HostedEnvironment(Environment):
     cost_limits = _fact("cost_limits", "Limits that belong to the environment, or None.")
     discount = _fact("discount", "Discount of the reward.")
     most_copies = _fact("most_copies", "Largest number of copies side by side, or None.")
+    is_hosted = True
     is_replayable = _fact("sizes.is_replayable", "Whether the host can step from an earlier state.")
 
     def __init__(self, facts: HostedFacts, handle: HostHandle, **changes: Any) -> None:
@@ -180,11 +184,6 @@ class HostedEnvironment(Environment):
             return GaussianNoise(1, "none", (0.0,))
         names = [type(channel).__name__.lower() for channel in facts.channels]
         return GaussianNoise(len(scales), " and ".join(names), scales)
-
-    @property
-    def is_hosted(self) -> bool:
-        """True: a host steps the environment."""
-        return True
 
     @property
     def failure(self) -> BaseException | None:
@@ -230,11 +229,12 @@ class HostedEnvironment(Environment):
 
     def encode(self, observation: Any) -> np.ndarray:
         """Return an observation of the Gymnasium environment as a flat vector."""
-        return self._handle.encode(observation)
+        flat = spaces.flatten(self._handle.observation_space, observation)
+        return np.asarray(flat, np.float32)
 
     def decode(self, action: np.ndarray) -> np.ndarray:
         """Return actions of the policy in the form that the Gymnasium environment expects."""
-        return self._handle.decode(action)
+        return decoded(self._handle.action_space, action)
 
     def close(self) -> None:
         """End worker processes; the next episode starts new ones."""
@@ -243,7 +243,10 @@ class HostedEnvironment(Environment):
 
     def viewable(self, render_mode: str) -> Any:
         """Return a Gymnasium environment of the same kind that draws pictures."""
-        return self._handle.view(render_mode)
+        spec = self._handle.spec
+        if spec is None:
+            raise ValueError("environment: pictures need an id instead of a function")
+        return gymnasium.make(spec["id"], **{**spec["options"], "render_mode": render_mode})
 
     def reset(self, key: PRNGKeyArray) -> tuple[State, Float[Array, " observation"]]:
         """Start an episode."""
@@ -277,9 +280,7 @@ class HostedEnvironment(Environment):
         space, count = self.action_space, self.remembered
         if not isinstance(space, Box) or not count:
             return np.zeros((0, 0), np.float32)
-        middle = (
-            np.mean([space.low, space.high], axis=0) if space.is_bounded else np.zeros(space.size)
-        )
+        middle = np.add(space.low, space.high) / 2 if space.is_bounded else np.zeros(space.size)
         return np.tile(middle.astype(np.float32), (count, 1))
 
     def step_rows(self, states: HostedState, actions: Array, disturbances: Array) -> Step:

@@ -141,12 +141,7 @@ def task_of(env: gymnasium.Env) -> RobotTask | None:
 
 def declared_facts(env: gymnasium.Env) -> RobotTask | Environment | None:
     """Return the costs, limits and discount of one of Holdfast's environments, or None."""
-    from holdfast.environments.table_simulator import TableSimulator
     from holdfast.gym.as_gymnasium import SimulatorEnv, TableEnv
 
     inner = env.unwrapped
-    if isinstance(inner, SimulatorEnv):
-        return inner.simulator
-    if isinstance(inner, TableEnv):
-        return TableSimulator(inner.model)
-    return task_of(env)
+    return inner.simulator if isinstance(inner, SimulatorEnv | TableEnv) else task_of(env)

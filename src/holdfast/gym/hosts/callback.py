@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Callable
 from typing import Any, Literal
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,18 +35,18 @@ class HostHandle:
     Attributes:
         host: the host.
         recipe: arguments of the `disturb` call, as JSON values.
-        encode: function from an observation of the environment to the policy's input.
-        decode: function from an action of the policy to an action of the environment.
-        view: function from a render mode to a Gymnasium environment that draws pictures.
+        observation_space: space of the Gymnasium environment's observations.
+        action_space: space of the Gymnasium environment's actions.
+        spec: id and options of the Gymnasium environment, or None if a function makes it.
         failures: exceptions that the host raised; the compiled program reports only that it failed.
         number: key of this handle in the table.
     """
 
     host: Host
     recipe: dict[str, Any]
-    encode: Callable[[Any], np.ndarray]
-    decode: Callable[[np.ndarray], np.ndarray]
-    view: Callable[[str], Any]
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    spec: dict[str, Any] | None
     failures: list[BaseException] = dataclasses.field(default_factory=list)
     number: int = dataclasses.field(default_factory=lambda: next(_NUMBERS))
 

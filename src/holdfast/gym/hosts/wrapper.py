@@ -136,7 +136,7 @@ class DisturbedEnv(gymnasium.Wrapper):
     @property
     def row_type(self) -> np.dtype:
         """The type of a table row that holds the inputs and the results of one copy."""
-        space = self.action_space
+        space: Any = self.action_space
         is_box = isinstance(space, spaces.Box)
         fields = [
             ("seed", np.uint32),

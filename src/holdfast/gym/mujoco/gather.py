@@ -7,15 +7,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from holdfast._support.arguments import check_whole_number
-from holdfast.environments.gathering import (
-    APPLES,
-    ARENA,
-    BINS,
-    CELLS,
-    OBJECTS,
-    object_features,
-    sensors,
-)
+from holdfast.environments import gathering
+from holdfast.environments.gathering import APPLES, ARENA, BINS, CELLS, OBJECTS
 from holdfast.gym.mujoco import models
 from holdfast.gym.mujoco.circle import FALL_REWARD, ant_start, has_fallen
 from holdfast.gym.mujoco.task import InitialState, RobotState, RobotTask, Rows, TaskOutcome
@@ -87,7 +80,7 @@ class AntGather(RobotTask):
     def observe(self, now: RobotState, memory: Rows) -> Rows:
         """Return positions, velocities and sensor readings."""
         ahead, left = _in_torso_frame(now, memory)
-        readings = sensors(ahead, left, _present(memory), SENSOR_RANGE, np)
+        readings = gathering.sensors(ahead, left, _present(memory), SENSOR_RANGE, np)
         return np.concatenate([now.qpos, now.qvel, readings], axis=1)
 
     def outcome(
@@ -112,7 +105,7 @@ class AntGather(RobotTask):
     def features(self, now: RobotState, memory: Rows) -> Rows:
         """Return positions and velocities, then four numbers for each object, as in Point Gather."""
         ahead, left = _in_torso_frame(now, memory)
-        objects = object_features(ahead, left, _present(memory), CATCH_DISTANCE, np)
+        objects = gathering.object_features(ahead, left, _present(memory), CATCH_DISTANCE, np)
         return np.concatenate([now.qpos, now.qvel, objects], axis=1)
 
     def drawn_model(self) -> mujoco.MjModel:

@@ -65,6 +65,7 @@ class VelocityLimited(gymnasium.Wrapper):
         Ji et al., Safety-Gymnasium: A Unified Safe Reinforcement Learning Benchmark (NeurIPS 2023).
     """
 
+    limit: float
     spec: Any = None  # `gymnasium.make` sets it, as for an environment without wrappers.
     _np_random = property(lambda self: self.env.unwrapped._np_random)
 
