@@ -17,12 +17,13 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike
 
+from holdfast._support.arguments import check_choice
 from holdfast.environments import MODELS
 from holdfast.environments.gathering import ARENA
 from holdfast.environments.point_gather import PointGather
 from holdfast.environments.table_simulator import SIMULATORS, TableSimulator
 from holdfast.gym.costs import cost_info
-from holdfast.gym.making import check_render_mode, found_by_name
+from holdfast.gym.making import found_by_name
 from holdfast.model import Kernel, RobustCMDP
 from holdfast.simulators.environment import Box, Environment, GaussianNoise
 
@@ -64,7 +65,7 @@ class TableEnv(gymnasium.Env):
     def __init__(
         self, model: RobustCMDP | str = "gambler", render_mode: RenderMode | None = None
     ) -> None:
-        check_render_mode(render_mode, self.metadata)
+        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
         self.model: RobustCMDP = found_by_name("model", model, MODELS)
         self.simulator = TableSimulator(self.model)
         self.render_mode = render_mode
@@ -142,7 +143,7 @@ class SimulatorEnv(gymnasium.Env):
     def __init__(
         self, simulator: Environment | str = "point-gather", render_mode: str | None = None
     ) -> None:
-        check_render_mode(render_mode, self.metadata)
+        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
         self.simulator: Environment = found_by_name("simulator", simulator, SIMULATORS)
         simulator = self.simulator
         if render_mode is not None and not isinstance(simulator, PointGather):

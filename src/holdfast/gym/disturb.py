@@ -16,13 +16,14 @@ from holdfast.gym.channels import DELAY, Channel, Machine, channel_from, channel
 from holdfast.gym.costs import Costs, GivenCost, cost_from
 from holdfast.gym.hosted import HostedEnvironment, HostedFacts
 from holdfast.gym.hosts.callback import HostHandle
-from holdfast.gym.hosts.host import Host
 from holdfast.gym.hosts.pools import AsyncHost, SyncHost
+from holdfast.gym.hosts.worker import MakeEnv
 from holdfast.gym.hosts.wrapper import DisturbedEnv, UnlimitedEnv, name_of
 from holdfast.gym.making import declared_facts, made, maker, spec_of, task_of, time_limit
 from holdfast.simulators.environment import Box, Discrete
 
 if TYPE_CHECKING:
+    from holdfast.gym.hosts.threads import ThreadHost
     from holdfast.gym.mujoco.task import RobotTask
 
 BACKENDS = ("auto", "threads", "sync", "async")
@@ -110,10 +111,12 @@ def disturb(
         env = DisturbedEnv(probe, machine.layout(channels), costs, name)
         if task is not None and backend in ("auto", "threads"):
             own = cost is None and bool(task.cost_names)
-            host = _thread_host(task, env, own, workers)
+            host: SyncHost | ThreadHost = _thread_host(task, env, own, workers)
         else:
             is_async = backend == "async" or (backend == "auto" and workers is not None)
-            host = _pool_host(make, env, steps, workers, is_async)
+            _try_step(env)
+            make_copy = _without_time_limit(make, steps)
+            host = AsyncHost(make_copy, env, workers) if is_async else SyncHost(make_copy, env)
         limits = declared.cost_limits if cost is None and declared is not None else None
         if discount is None:
             discount = None if declared is None else declared.discount
@@ -188,7 +191,7 @@ def _machine(env: DisturbedEnv) -> Machine:
 
 def _thread_host(
     task: RobotTask, env: DisturbedEnv, has_own_costs: bool, threads: int | None
-) -> Host:
+) -> ThreadHost:
     from holdfast.gym.hosts.threads import ThreadHost
 
     host = ThreadHost(task, env.layout, None if has_own_costs else env.costs, threads)
@@ -200,25 +203,18 @@ def _thread_host(
     return host
 
 
-def _pool_host(
-    make: Callable[[], gymnasium.Env],
-    env: DisturbedEnv,
-    horizon: int,
-    workers: int | None,
-    is_async: bool,
-) -> Host:
-    # One step finds a missing cost before any work.
+def _without_time_limit(make: Callable[[], gymnasium.Env], horizon: int) -> MakeEnv:
+    return lambda: UnlimitedEnv(make(), horizon)
+
+
+def _try_step(env: DisturbedEnv) -> None:
+    """Take one step, which finds a missing cost before any work."""
     env.reset(seed=0)
     action: Any = 0
     if isinstance(env.action_space, spaces.Box):
         action = np.clip(0.0, env.action_space.low, env.action_space.high).ravel()
     observation, reward, _, _, info = env.step(action)
     _check_finite(env.name, observation, reward, info["costs"])
-
-    def make_copy() -> gymnasium.Env:
-        return UnlimitedEnv(make(), horizon)
-
-    return AsyncHost(make_copy, env, workers) if is_async else SyncHost(make_copy, env)
 
 
 def _check_finite(name: str, observation: Any, reward: Any, costs: Any) -> None:

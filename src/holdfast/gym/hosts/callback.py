@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import weakref
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import jax
@@ -20,7 +20,11 @@ from jax import lax
 from jax.experimental import io_callback
 from jaxtyping import Array, UInt32
 
-from holdfast.gym.hosts.host import Host, HostReply, ReplySizes
+from holdfast.gym.hosts.host import HostReply, ReplySizes
+
+if TYPE_CHECKING:
+    from holdfast.gym.hosts.pools import SyncHost
+    from holdfast.gym.hosts.threads import ThreadHost
 
 _NUMBERS = itertools.count()
 
@@ -42,7 +46,7 @@ class HostHandle:
         number: key of this handle in the table.
     """
 
-    host: Host
+    host: SyncHost | ThreadHost
     recipe: dict[str, Any]
     observation_space: gymnasium.Space
     action_space: gymnasium.Space

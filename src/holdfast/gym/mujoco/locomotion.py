@@ -98,13 +98,7 @@ class Locomotion(RobotTask):
         return TaskOutcome(reward, costs, terminated, memory, info)
 
     def _motion(self, before: RobotState, after: RobotState) -> dict[str, Numbers]:
-        info = {}
-        for axis, name in enumerate("xy" if self.planar else "x"):
-            info[f"{name}_position"] = after.qpos[:, axis]
-            info[f"{name}_velocity"] = (after.qpos[:, axis] - before.qpos[:, axis]) / self.dt
-        if self.planar:
-            info["distance_from_origin"] = np.hypot(after.qpos[:, 0], after.qpos[:, 1])
-        return info
+        return self.motion(before, after, "xy" if self.planar else "x")
 
     def _healthy(self, now: RobotState) -> Bool[np.ndarray, " rows"] | None:
         """Return whether copies are healthy; None for a robot that always is."""

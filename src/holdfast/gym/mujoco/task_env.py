@@ -14,9 +14,9 @@ from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from numpy.typing import ArrayLike
 
-from holdfast._support.arguments import check_whole_number
+from holdfast._support.arguments import check_choice, check_whole_number
 from holdfast.gym.costs import cost_info
-from holdfast.gym.making import check_render_mode, found_by_name
+from holdfast.gym.making import found_by_name
 from holdfast.gym.mujoco.circle import Circle
 from holdfast.gym.mujoco.drawing import Drawing
 from holdfast.gym.mujoco.gather import AntGather
@@ -106,7 +106,7 @@ class TaskEnv(gymnasium.Env):
         if options and not isinstance(task, str):
             raise TypeError(f"task: options ({', '.join(options)}) need the name of a task")
         task = found_by_name("task", task, TASKS, **options)
-        check_render_mode(render_mode, self.metadata)
+        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
         check_whole_number("width", width, least=1)
         check_whole_number("height", height, least=1)
         self.task = task
