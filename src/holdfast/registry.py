@@ -14,6 +14,7 @@ Other packages register names through entry points, in the groups `holdfast.algo
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
@@ -109,17 +110,13 @@ class Registry(Mapping[str, Any]):
     def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:
         self.kind, self.group = kind, group
         self._built_in = dict(built_in)
-        self._targets: dict[str, Any] | None = None
 
-    @property
+    @functools.cached_property
     def targets(self) -> dict[str, Any]:
         """Import strings or objects by name. A built-in name takes precedence over an entry point."""
-        if self._targets is None:
-            found = importlib.metadata.entry_points(group=self.group)
-            self._targets = {**self._built_in}
-            for point in found:
-                self._targets.setdefault(point.name, point.value)
-        return self._targets
+        points = importlib.metadata.entry_points(group=self.group)
+        found = {point.name: point.value for point in points if point.name not in self._built_in}
+        return {**self._built_in, **found}
 
     def register(self, name: str, target: object) -> None:
         """Add a name in this process.

@@ -114,11 +114,12 @@ class TableEnv(gymnasium.Env):
         side = round(states**0.5)
         columns = side if side * side == states else states
         rows = -(-states // columns)
-        picture = np.full((rows * _CELL, columns * _CELL, 3), _COLOURS["edge"], np.uint8)
-        for state in range(states):
-            top, left = (_CELL * place for place in divmod(state, columns))
-            name = "here" if state == self._state else "end" if self._ends[state] else "state"
-            picture[top + 1 : top + _CELL - 1, left + 1 : left + _CELL - 1] = _COLOURS[name]
+        cells = np.full((rows, columns, 3), _COLOURS["state"], np.uint8)
+        cells.reshape(-1, 3)[self._ends] = _COLOURS["end"]
+        cells.reshape(-1, 3)[self._state] = _COLOURS["here"]
+        picture = cells.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
+        for edge in (0, _CELL - 1):
+            picture[edge::_CELL] = picture[:, edge::_CELL] = _COLOURS["edge"]
         return picture
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from holdfast._support.arguments import check_choice
 from holdfast.gym.hosts.host import PARAMETERS, DisturbanceLayout
 from holdfast.simulators.environment import Box, Discrete
 
@@ -276,8 +277,7 @@ class Parameters(_Channel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.per not in ("episode", "step"):
-            raise ValueError(f"per: expected 'episode' or 'step', got {self.per!r}")
+        check_choice("per", self.per, ("episode", "step"))
         if not self.drawn:
             raise ValueError(f"channel: expected a scale over 0 for one of {', '.join(_DRAWABLE)}")
 

@@ -17,15 +17,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
 from holdfast._support.arguments import check_number
 from holdfast._support.fields import plain_or_traced
-from holdfast.gym.channels import (
-    DELAY,
-    Actions,
-    Channel,
-    Force,
-    Machine,
-    Observations,
-    Parameters,
-)
+from holdfast.gym.channels import DELAY, Actions, Channel, Force, Machine, Observations, Parameters
 from holdfast.gym.hosts.callback import HostHandle, call_host, handle_of
 from holdfast.gym.hosts.host import DisturbanceLayout, ReplySizes
 from holdfast.gym.hosts.wrapper import decoded

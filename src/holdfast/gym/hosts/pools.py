@@ -122,8 +122,8 @@ class SyncHost:
         return HostReply(self._place(), observations, observations, rewards, costs, terminated)
 
     def _place(self) -> UInt32[np.ndarray, "rows 3"]:
-        place = np.empty((self._rows, 3), np.uint32)
-        place[:, 0], place[:, 1], place[:, 2] = self._resets, np.arange(self._rows), self._steps
+        place = np.full((self._rows, 3), (self._resets, 0, self._steps), np.uint32)
+        place[:, 1] = np.arange(self._rows)
         return place
 
     @contextlib.contextmanager

@@ -335,7 +335,6 @@ def _image_in(space: gymnasium.Space) -> spaces.Box | None:
     if isinstance(space, spaces.Box):
         axes = len(space.shape)
         return space if axes >= 3 or (axes == 2 and space.dtype == np.uint8) else None
-    parts: Any = ()
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.values() if isinstance(space, spaces.Dict) else space
+    parts: Any = space if isinstance(space, spaces.Tuple) else ()
+    parts = space.values() if isinstance(space, spaces.Dict) else parts
     return next((image for image in map(_image_in, parts) if image is not None), None)

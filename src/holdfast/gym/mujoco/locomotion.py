@@ -68,9 +68,8 @@ class Locomotion(RobotTask):
 
     def observe(self, now: RobotState, memory: Rows) -> Rows:
         """Return positions, without those that the environment hides, and clipped velocities."""
-        del memory
         seen = np.clip(now.qvel, -self.seen_speed, self.seen_speed)
-        return np.concatenate([now.qpos[:, self.hidden :], seen], axis=1)
+        return self.features(RobotState(now.qpos, seen), memory)
 
     def features(self, now: RobotState, memory: Rows) -> Rows:
         """Return the observation without clipping; the future does not depend on hidden positions."""
