@@ -6,6 +6,7 @@ cost −utility. Gymnasium's generator draws all random numbers, so a seed repea
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -161,7 +162,6 @@ class SimulatorEnv(gymnasium.Env):
         self._step = eqx.filter_jit(simulator.step)
         self._probabilities = eqx.filter_jit(simulator.outcome_probabilities)
         self._state: Any = None
-        self._drawing: Drawing | None = None
         # The trajectory, kept only for pictures.
         self._states: list[Any] = []
         self._records: list[tuple[Any, ...]] = []
@@ -210,10 +210,6 @@ class SimulatorEnv(gymnasium.Env):
             return None
         if importlib.util.find_spec("mujoco") is None:
             return self._plot(self.simulator)
-        from holdfast.gym.mujoco import drawing, models
-
-        if self._drawing is None:
-            self._drawing = drawing.Drawing(models.drawn_gather(models.point(), walls_at=ARENA))
         state = self._state
         return self._drawing.show(*map(np.asarray, (state.pose, state.objects, state.present)))
 
@@ -228,8 +224,13 @@ class SimulatorEnv(gymnasium.Env):
         )
         return picture(Episode(simulator, states, actions, rewards, costs))
 
+    @functools.cached_property
+    def _drawing(self) -> Drawing:
+        from holdfast.gym.mujoco import drawing, models
+
+        return drawing.Drawing(models.drawn_gather(models.point(), walls_at=ARENA))
+
     def close(self) -> None:
-        """Release the graphics."""
-        if self._drawing is not None:
-            self._drawing.close()
-            self._drawing = None
+        """Release the graphics; the next picture opens them again."""
+        if "_drawing" in vars(self):
+            vars(self).pop("_drawing").close()
