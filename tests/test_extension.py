@@ -36,10 +36,11 @@ class Unregistered(hf.KL):
 def package():
     """The example package on the path, as if it were installed, in this process and its children."""
     with pytest.MonkeyPatch.context() as patch:
+        for each in REGISTRIES:
+            _ = each.targets  # Found now, so that the end of the tests restores it.
+            patch.delitem(vars(each), "targets")
         patch.syspath_prepend(str(PACKAGE))
         patch.setenv("PYTHONPATH", str(PACKAGE), prepend=os.pathsep)
-        for each in REGISTRIES:
-            patch.setattr(each, "_targets", None)
         import holdfast_example
 
         yield holdfast_example

@@ -14,6 +14,7 @@ Other packages register names through entry points, in the groups `holdfast.algo
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
@@ -109,17 +110,13 @@ class Registry(Mapping[str, Any]):
     def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:
         self.kind, self.group = kind, group
         self._built_in = dict(built_in)
-        self._targets: dict[str, Any] | None = None
 
-    @property
+    @functools.cached_property
     def targets(self) -> dict[str, Any]:
         """Import strings or objects by name. A built-in name takes precedence over an entry point."""
-        if self._targets is None:
-            found = importlib.metadata.entry_points(group=self.group)
-            self._targets = {**self._built_in}
-            for point in found:
-                self._targets.setdefault(point.name, point.value)
-        return self._targets
+        points = importlib.metadata.entry_points(group=self.group)
+        found = {point.name: point.value for point in points if point.name not in self._built_in}
+        return {**self._built_in, **found}
 
     def register(self, name: str, target: object) -> None:
         """Add a name in this process.
@@ -189,36 +186,18 @@ def imported(target: str) -> Any:
     return pkgutil.resolve_name(target)
 
 
-_TABULAR = "holdfast.tabular.algorithms"
-ALGORITHMS = Registry(
-    "algorithm",
-    "holdfast.algorithms",
-    {
-        "rcpo": f"{_TABULAR}.rcpo:ALGORITHM",
-        "pcpo": f"{_TABULAR}.pcpo:ALGORITHM",
-        "cpo": f"{_TABULAR}.cpo:ALGORITHM",
-        "rvi": f"{_TABULAR}.rvi:ALGORITHM",
-        "lp": f"{_TABULAR}.lp:ALGORITHM",
-        "rpd": f"{_TABULAR}.rpd:ALGORITHM",
-        "rcpg": f"{_TABULAR}.rcpg:ALGORITHM",
-        "r3c": f"{_TABULAR}.r3c:ALGORITHM",
-        "cup": f"{_TABULAR}.cup:ALGORITHM",
-        "crpo": f"{_TABULAR}.crpo:ALGORITHM",
-        "epirc-pgs": f"{_TABULAR}.epirc_pgs:ALGORITHM",
-        "rnpg": f"{_TABULAR}.rnpg:ALGORITHM",
-    },
+def _algorithms(package: str, *names: str) -> dict[str, str]:
+    """Return the import strings of algorithms; each has a file of its name."""
+    return {name: f"{package}.{name.replace('-', '_')}:ALGORITHM" for name in names}
+
+
+_TABULAR = _algorithms(
+    "holdfast.tabular.algorithms",
+    *("rcpo", "pcpo", "cpo", "rvi", "lp", "rpd", "rcpg", "r3c", "cup", "crpo", "epirc-pgs", "rnpg"),
 )
-_DEEP = "holdfast.simulators.algorithms"
-SIMULATOR_ALGORITHMS = Registry(
-    "algorithm",
-    "holdfast.simulator_algorithms",
-    {
-        "rcpo": f"{_DEEP}.rcpo:ALGORITHM",
-        "pcpo": f"{_DEEP}.pcpo:ALGORITHM",
-        "cpo": f"{_DEEP}.cpo:ALGORITHM",
-        "trpo": f"{_DEEP}.trpo:ALGORITHM",
-    },
-)
+ALGORITHMS = Registry("algorithm", "holdfast.algorithms", _TABULAR)
+_DEEP = _algorithms("holdfast.simulators.algorithms", "rcpo", "pcpo", "cpo", "trpo")
+SIMULATOR_ALGORITHMS = Registry("algorithm", "holdfast.simulator_algorithms", _DEEP)
 UNCERTAINTY = Registry(
     "uncertainty",
     "holdfast.uncertainty",
@@ -231,22 +210,21 @@ UNCERTAINTY = Registry(
         "wasserstein": "holdfast.uncertainty.wasserstein:Wasserstein",
     },
 )
-# An environment is a function that returns a `RobustCMDP` or a simulator `Environment`.
-ENVIRONMENTS = Registry(
-    "environment",
-    "holdfast.environments",
-    {
-        "gambler": "holdfast.environments.gambler:gambler",
-        "n-chain": "holdfast.environments.n_chain:n_chain",
-        "frozen-lake": "holdfast.environments.frozen_lake:frozen_lake",
-        "river-swim": "holdfast.environments.river_swim:river_swim",
-        "garnet": "holdfast.environments.garnet:garnet",
-        "slippery-lake": "holdfast.environments.slippery_lake:slippery_lake",
-        "garbage-collector": "holdfast.environments.garbage_collector:garbage_collector",
-        "inventory": "holdfast.environments.inventory:inventory",
-        "machine-replacement": "holdfast.environments.machine_replacement:machine_replacement",
-        "safe-navigation": "holdfast.environments.safe_navigation:safe_navigation",
-        "point-gather": "holdfast.environments.point_gather:PointGather",
-        "linear-gaussian": "holdfast.environments.linear_gaussian:LinearGaussian",
-    },
-)
+# An environment is a function that returns a `RobustCMDP` (a table) or a simulator `Environment`.
+TABLES = {
+    "gambler": "holdfast.environments.gambler:gambler",
+    "n-chain": "holdfast.environments.n_chain:n_chain",
+    "frozen-lake": "holdfast.environments.frozen_lake:frozen_lake",
+    "river-swim": "holdfast.environments.river_swim:river_swim",
+    "garnet": "holdfast.environments.garnet:garnet",
+    "slippery-lake": "holdfast.environments.slippery_lake:slippery_lake",
+    "garbage-collector": "holdfast.environments.garbage_collector:garbage_collector",
+    "inventory": "holdfast.environments.inventory:inventory",
+    "machine-replacement": "holdfast.environments.machine_replacement:machine_replacement",
+    "safe-navigation": "holdfast.environments.safe_navigation:safe_navigation",
+}
+_SIMULATORS = {
+    "point-gather": "holdfast.environments.point_gather:PointGather",
+    "linear-gaussian": "holdfast.environments.linear_gaussian:LinearGaussian",
+}
+ENVIRONMENTS = Registry("environment", "holdfast.environments", {**TABLES, **_SIMULATORS})

@@ -117,13 +117,14 @@ def simulator_from(description: Mapping[str, Any]) -> Environment | None:
         >>> simulator_from(env.description()).horizon
         20
     """
-    if description.get("gymnasium"):
-        from holdfast.gym.disturb import from_recipe
-
-        return from_recipe(description)
     try:
-        env = as_simulator(str(description.get("name", "")), **description.get("options", {}))
-    except (TypeError, ValueError):
+        if description.get("gymnasium"):
+            from holdfast.gym.disturb import from_recipe
+
+            env: Environment = from_recipe(description)
+        else:
+            env = as_simulator(str(description.get("name", "")), **description.get("options", {}))
+    except (TypeError, ValueError, KeyError, ImportError):
         return None
     # Compared as JSON, in which a tuple is a list.
     same = json.loads(json.dumps(env.description())) == json.loads(json.dumps(dict(description)))

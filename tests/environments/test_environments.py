@@ -82,7 +82,7 @@ def test_a_name_registered_later_is_a_simulator(monkeypatch):
         return hf.environments.PointGather(horizon=horizon)
 
     registered = {**ENVIRONMENTS.targets, "corridor": corridor, "room": room, "nothing": lambda: 3}
-    monkeypatch.setattr(ENVIRONMENTS, "_targets", registered)
+    monkeypatch.setattr(ENVIRONMENTS, "targets", registered)
     simulators = hf.environments.SIMULATORS
     assert {"corridor", "room"} < set(simulators)
     assert len(simulators) == len(registered)

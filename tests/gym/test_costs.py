@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from holdfast.gym.costs import Costs, Transition, speed_limit
+from holdfast.gym.costs import Costs, Transition, cost_from, speed_limit
 
 
 def transition(**info):
@@ -118,7 +118,8 @@ def test_a_speed_limit_is_told_once_what_counts():
 def test_a_description_is_enough_to_make_them_again(cost):
     costs = Costs.resolve(cost, "here")
     assert costs.is_rebuildable
-    assert Costs.from_description(json.loads(json.dumps(costs.describe())), "here") == costs
+    again = cost_from(json.loads(json.dumps(costs.describe())))
+    assert Costs.resolve(again, "here") == costs
 
 
 def test_a_user_s_function_is_described_by_its_name_and_has_to_be_passed_again():
@@ -126,4 +127,4 @@ def test_a_user_s_function_is_described_by_its_name_and_has_to_be_passed_again()
     assert not costs.is_rebuildable
     assert costs.describe()["b"] == {"kind": "function", "name": f"{__name__}.far"}
     with pytest.raises(ValueError, match=r"^cost: 'b' is the function .*far; pass it again"):
-        Costs.from_description(costs.describe())
+        cost_from(costs.describe())

@@ -475,7 +475,9 @@ def test_wrong_use_gets_a_sentence():
         "environment: the first cost of Pendulum-v1 is not finite": lambda: hf.disturb(
             "Pendulum-v1", cost=lambda step: float("nan")
         ),
-        "per: expected 'episode' or 'step', got 'day'": lambda: hf.Parameters(mass=1, per="day"),
+        "per: expected one of 'episode', 'step', got 'day'": lambda: hf.Parameters(
+            mass=1, per="day"
+        ),
         "channel: expected one of actions, .* first, got 'wind 3'": lambda: from_text(["wind 3"]),
         "channel: 'force torso' does not fit force, which takes body, std": lambda: from_text(
             ["force torso"]

@@ -3,9 +3,9 @@
 `MODELS` maps names to functions that return a table, with the paper's numbers as defaults.
 `SIMULATORS` maps every registered name, tables included, to a function that returns a simulator.
 
-To add an environment, write one file beside this one and add one line to `registry.ENVIRONMENTS`. A
-simulator is a subclass of `Environment` with `Box` or `Discrete` actions, a `GaussianNoise` or
-`Outcomes` disturbance, and a `step` that returns a `Step`.
+To add an environment, write one file beside this one and add one line to `registry.py`. A simulator is
+a subclass of `Environment` with `Box` or `Discrete` actions, a `GaussianNoise` or `Outcomes`
+disturbance, and a `step` that returns a `Step`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from holdfast.environments.river_swim import river_swim as river_swim
 from holdfast.environments.safe_navigation import safe_navigation as safe_navigation
 from holdfast.environments.slippery_lake import slippery_lake as slippery_lake
 from holdfast.model import RobustCMDP
+from holdfast.registry import ENVIRONMENTS, TABLES
 
 if TYPE_CHECKING:
     from holdfast.environments.linear_gaussian import LinearGaussian as LinearGaussian
@@ -38,18 +39,7 @@ if TYPE_CHECKING:
     from holdfast.simulators.environment import Outcomes as Outcomes
     from holdfast.simulators.environment import Step as Step
 
-MODELS: dict[str, Callable[..., RobustCMDP]] = {
-    "gambler": gambler,
-    "n-chain": n_chain,
-    "frozen-lake": frozen_lake,
-    "river-swim": river_swim,
-    "garnet": garnet,
-    "slippery-lake": slippery_lake,
-    "garbage-collector": garbage_collector,
-    "inventory": inventory,
-    "machine-replacement": machine_replacement,
-    "safe-navigation": safe_navigation,
-}
+MODELS: dict[str, Callable[..., RobustCMDP]] = {name: ENVIRONMENTS[name] for name in TABLES}
 
 # Imported when first used (PEP 562): solving a table needs no simulator.
 _HOME = {

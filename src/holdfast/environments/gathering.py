@@ -1,13 +1,19 @@
-"""Objects of the gathering tasks: their positions, and the sensors that see them."""
+"""Objects of the gathering tasks: their positions, the sensors that see them, and their features.
+
+`sensors` and `object_features` have any number of leading axes, and compute with JAX or with NumPy.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt
+
+T = TypeVar("T", Array, np.ndarray)
 
 # All numbers are the published ones: objects, half the width of the arena, cells on which objects may
 # lie, distance of the centre of mass ahead of the body's origin, and sectors of the sensors.
@@ -75,15 +81,23 @@ def in_body_frame(
 
 
 def sensors(
-    ahead: Float[Array, "10"],
-    left: Float[Array, "10"],
-    present: Bool[Array, "10"],
+    ahead: Float[T, "*rows 10"],
+    left: Float[T, "*rows 10"],
+    present: Bool[T, "*rows 10"],
     sensor_range: Float[Array, ""] | float,
-) -> Float[Array, "20"]:
+    xp: Any = jnp,
+) -> Float[T, "*rows 20"]:
     """Return the readings for apples, then for bombs, each in ten sectors from right to left.
 
     The sector of an object is the number of rays to its right, which equals the floor of
     (angle + π/2)/(π/10) without computing the angle.
+
+    Arguments:
+        ahead: distance of each object ahead of the robot.
+        left: distance of each object to the left of the robot.
+        present: whether each object is still there.
+        sensor_range: distance beyond which objects are not seen.
+        xp: the array library, `jax.numpy` or `numpy`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -92,16 +106,54 @@ def sensors(
         >>> readings[:10].round(1).tolist()
         [0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0]
     """
-    distance = jnp.sqrt(ahead**2 + left**2)
+    distance = xp.sqrt(ahead**2 + left**2)
     seen = present & (ahead >= 0) & (distance <= sensor_range)
-    reading = jnp.where(seen, 1 - distance / sensor_range, 0.0)
-    sector = sum((left >= slope * ahead).astype(jnp.int32) for slope in _BIN_SLOPES)
-    in_sector = sector == np.arange(BINS, dtype=np.int32)[:, None]
-    readings = jnp.where(in_sector, reading, 0.0)
-    return jnp.concatenate([readings[:, :APPLES].max(axis=1), readings[:, APPLES:].max(axis=1)])
+    reading = xp.where(seen, 1 - distance / sensor_range, 0.0)
+    sector: Any = sum((left >= slope * ahead).astype(np.int32) for slope in _BIN_SLOPES)
+    in_sector = sector[..., None, :] == np.arange(BINS, dtype=np.int32)[:, None]
+    readings = xp.where(in_sector, reading[..., None, :], 0.0)
+    apples, bombs = readings[..., :APPLES].max(-1), readings[..., APPLES:].max(-1)
+    return xp.concatenate([apples, bombs], axis=-1)
 
 
-def sorted_rows(keys: Float[Array, " n"], rows: Float[Array, "n k"]) -> Float[Array, "n k"]:
+def object_features(
+    first: Float[T, "*rows 10"],
+    second: Float[T, "*rows 10"],
+    present: Bool[T, "*rows 10"],
+    catch_distance: Float[Array, ""] | float,
+    xp: Any = jnp,
+) -> Float[T, "*rows 40"]:
+    """Return four numbers for each object: apples before bombs, the nearest first, caught ones last.
+
+    The numbers are the place of the object, with the distance d replaced by tanh(d/2);
+    tanh(d − catch distance); and whether it is still there. A caught object reads (0, 0, 1, 0).
+
+    Arguments:
+        first: first coordinate of each object, from the robot's centre of mass.
+        second: second coordinate.
+        present: whether each object is still there.
+        catch_distance: distance within which objects are caught.
+        xp: the array library, `jax.numpy` or `numpy`.
+
+    Example:
+        >>> place = np.arange(1.0, 11.0)
+        >>> object_features(place, place, place > 1, 1.0, np).reshape(10, 4)[1].tolist()
+        [0.0, 0.0, 1.0, 0.0]
+    """
+    # At least 1e-6, so that the direction to an object at distance zero is not 0/0.
+    distance = xp.sqrt(xp.maximum(first**2 + second**2, 1e-12))
+    squash = xp.where(present, xp.tanh(distance / 2) / distance, 0.0)
+    clearance = xp.where(present, xp.tanh(distance - catch_distance), 1.0)
+    objects = xp.stack([squash * first, squash * second, clearance, present], axis=-1)
+    keys = xp.where(present, distance, np.inf)
+    apples = sorted_rows(keys[..., :APPLES], objects[..., :APPLES, :], xp)
+    bombs = sorted_rows(keys[..., APPLES:], objects[..., APPLES:, :], xp)
+    return xp.concatenate([apples, bombs], axis=-2).reshape(*keys.shape[:-1], -1)
+
+
+def sorted_rows(
+    keys: Float[T, "*rows n"], rows: Float[T, "*rows n k"], xp: Any = jnp
+) -> Float[T, "*rows n k"]:
     """Return rows by rising key; equal keys keep their order.
 
     A row's place is the number of rows before it. For ten rows this is faster than a sort.
@@ -111,13 +163,12 @@ def sorted_rows(keys: Float[Array, " n"], rows: Float[Array, "n k"]) -> Float[Ar
         >>> sorted_rows(jnp.array([2.0, 1.0]), jnp.array([[7.0], [8.0]])).tolist()
         [[8.0], [7.0]]
     """
-    index = np.arange(len(rows), dtype=np.int32)
+    index = np.arange(keys.shape[-1], dtype=np.int32)
     earlier = index[None, :] < index[:, None]
-    tied = keys[None, :] == keys[:, None]
-    before = (keys[None, :] < keys[:, None]) | (tied & earlier)
-    place = before.sum(axis=1, dtype=jnp.int32)
-    in_place = place == index[:, None]
-    return jnp.where(in_place[:, :, None], rows, 0.0).sum(axis=1)
+    other, own = keys[..., None, :], keys[..., :, None]
+    place = ((other < own) | ((other == own) & earlier)).sum(-1, dtype=np.int32)
+    in_place = place[..., None, :] == index[:, None]
+    return xp.where(in_place[..., None], rows[..., None, :, :], 0.0).sum(-2)
 
 
 def normal_from(bits: UInt[Array, " n"]) -> Float[Array, " n"]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import ArrayLike
 
-from holdfast._support.arguments import check_whole_number
+from holdfast._support.arguments import check_number, check_whole_number
 from holdfast.model import Kernel, RobustCMDP, at_most
 from holdfast.uncertainty import KL
 
@@ -61,8 +59,7 @@ def inventory(
     from scipy.stats import poisson
 
     check_whole_number("capacity", capacity, least=1)
-    if not (isinstance(mean_demand, (int, float)) and 0 < mean_demand < math.inf):
-        raise ValueError(f"mean_demand: expected a positive number, got {mean_demand!r}")
+    check_number("mean_demand", mean_demand, above=True)
     demand = np.arange(2 * capacity + 1)
     # The last entry is the probability of 2·capacity or more.
     chance = np.r_[poisson.pmf(demand[:-1], mean_demand), poisson.sf(demand[-2], mean_demand)]

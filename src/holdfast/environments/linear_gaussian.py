@@ -12,13 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpy.typing import ArrayLike
 
-from holdfast._support.fields import (
-    constant,
-    float32,
-    horizon_field,
-    parameter,
-    plain_or_traced,
-)
+from holdfast._support import fields
+from holdfast._support.arguments import check_choice, check_number
+from holdfast._support.fields import constant, float32, parameter, plain_or_traced
 from holdfast.simulators.environment import Box, Environment, GaussianNoise, Step
 
 # A stable system: the spectral radius of the dynamics is 0.89.
@@ -109,7 +105,7 @@ class LinearGaussian(Environment):
     initial_mean: Float[Array, " state"] = parameter(INITIAL_MEAN)
     initial_scale: Float[Array, ""] = parameter(0.5)
     discount: float = constant(0.95, float)
-    horizon: int = horizon_field(200)
+    horizon: int = fields.horizon_field(200)
 
     name = "linear-gaussian"
     cost_names = ("cost",)
@@ -217,10 +213,8 @@ class LinearGaussian(Environment):
             ValueError: γ times the spectral radius of A + BK is not below one, so that the discounted
                 sum diverges; or an argument is out of range.
         """
-        if signal not in ("reward", "cost"):
-            raise ValueError(f"signal: expected 'reward' or 'cost', got {signal!r}")
-        if not radius >= 0:
-            raise ValueError(f"radius: expected a number of at least 0, got {radius}")
+        check_choice("signal", signal, ("reward", "cost"))
+        check_number("radius", radius)
         leaves = (self.dynamics, self.control, self.noise, self.initial_mean)
         A, B, root, mean = (np.asarray(leaf, np.float64) for leaf in leaves)
         c, e = (np.asarray(leaf, np.float64) for leaf in getattr(self, signal))

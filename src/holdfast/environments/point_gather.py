@@ -9,20 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from holdfast._support.arguments import check_choice
 from holdfast._support.fields import constant, horizon_field, parameter, plain_or_traced
-from holdfast.environments.gathering import (
-    APPLES,
-    ARENA,
-    BINS,
-    MASS_AHEAD,
-    OBJECTS,
-    cell_positions,
-    distinct_cells,
-    in_body_frame,
-    normal_from,
-    sensors,
-    sorted_rows,
-)
+from holdfast.environments import gathering
+from holdfast.environments.gathering import APPLES, ARENA, BINS, MASS_AHEAD, OBJECTS
 from holdfast.simulators.environment import Box, Environment, GaussianNoise, Step
 
 # Height of the centre of mass, a constant of the observation, and limits of (distance, turn).
@@ -121,8 +111,7 @@ class PointGather(Environment):
     discount = 0.995
 
     def __check_init__(self) -> None:
-        if self.channel not in ("state", "action"):
-            raise ValueError(f"channel: expected 'state' or 'action', got {self.channel!r}")
+        check_choice("channel", self.channel, ("state", "action"))
 
     @property
     def observation_size(self) -> int:
@@ -165,11 +154,11 @@ class PointGather(Environment):
         """Return the point near the origin and the objects on distinct cells."""
         # One draw for everything: a generator mapped over thousands of keys compiles slowly.
         bits = jax.random.bits(key, (6 + OBJECTS,), jnp.uint32)
-        body = normal_from(bits[:6])
+        body = gathering.normal_from(bits[:6])
         state = PointGatherState(
             pose=0.01 * body[:3],
             velocity=0.1 * body[3:],
-            objects=cell_positions(distinct_cells(bits[6:])),
+            objects=gathering.cell_positions(gathering.distinct_cells(bits[6:])),
             present=jnp.ones(OBJECTS, bool),
             clock=jnp.zeros((), jnp.int32) if self.clock else None,
         )
@@ -183,7 +172,7 @@ class PointGather(Environment):
     ) -> Step:
         """Turn, move, and catch the objects that are then within reach."""
         pose = self._move(state.pose, action, disturbance)
-        ahead, left = in_body_frame(pose, state.objects)
+        ahead, left = gathering.in_body_frame(pose, state.objects)
         within_reach = ahead**2 + left**2 < self.catch_distance**2
         caught = state.present & within_reach
         present = state.present & ~within_reach
@@ -225,8 +214,8 @@ class PointGather(Environment):
         x, y, heading = state.pose
         mass_x, mass_y = x + MASS_AHEAD * jnp.cos(heading), y + MASS_AHEAD * jnp.sin(heading)
         centre_of_mass = jnp.stack([mass_x, mass_y, jnp.full((), MASS_HEIGHT, jnp.float32)])
-        ahead, left = in_body_frame(state.pose, state.objects)
-        readings = sensors(ahead, left, state.present, self.sensor_range)
+        ahead, left = gathering.in_body_frame(state.pose, state.objects)
+        readings = gathering.sensors(ahead, left, state.present, self.sensor_range)
         parts = [state.pose, state.velocity, centre_of_mass, readings]
         if state.clock is not None:
             parts.append((state.clock / self.horizon).astype(jnp.float32)[None])
@@ -243,7 +232,7 @@ class PointGather(Environment):
         - tanh(d − catch distance): negative within reach, and changed by up to 0.1 by a push of 0.1;
         - 1 if it is still there. A caught object reads (0, 0, 1, 0).
         """
-        return self._features(state, *in_body_frame(state.pose, state.objects))
+        return self._features(state, *gathering.in_body_frame(state.pose, state.objects))
 
     def nature_features(
         self, state: PointGatherState, action: Float[Array, "2"]
@@ -257,7 +246,7 @@ class PointGather(Environment):
         """
         undisturbed = jnp.zeros(self.disturbance.size, jnp.float32)
         there = state._replace(pose=self._move(state.pose, action, undisturbed))
-        ahead, left = in_body_frame(there.pose, there.objects)
+        ahead, left = gathering.in_body_frame(there.pose, there.objects)
         if self.channel == "action":
             return jnp.concatenate([self._features(there, ahead, left), action])
         cos, sin = jnp.cos(there.pose[2]), jnp.sin(there.pose[2])
@@ -270,14 +259,5 @@ class PointGather(Environment):
         """Return the features, with objects at (first, second) from the centre of mass in some frame."""
         x, y, heading = state.pose
         pose = jnp.stack([x / ARENA, y / ARENA, jnp.cos(heading), jnp.sin(heading)])
-        # At least 1e-6, so that the direction to an object at distance zero is not 0/0.
-        distance = jnp.sqrt(jnp.maximum(first**2 + second**2, 1e-12))
-        squash = jnp.where(state.present, jnp.tanh(distance / 2) / distance, 0.0)
-        clearance = jnp.where(state.present, jnp.tanh(distance - self.catch_distance), 1.0)
-        objects = jnp.stack(
-            [squash * first, squash * second, clearance, state.present.astype(jnp.float32)], axis=1
-        )
-        order = jnp.where(state.present, distance, jnp.inf)
-        apples = sorted_rows(order[:APPLES], objects[:APPLES])
-        bombs = sorted_rows(order[APPLES:], objects[APPLES:])
-        return jnp.concatenate([pose, apples.reshape(-1), bombs.reshape(-1)])
+        objects = gathering.object_features(first, second, state.present, self.catch_distance)
+        return jnp.concatenate([pose, objects])

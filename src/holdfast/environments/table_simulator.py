@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from holdfast._support.arguments import check_whole_number
+from holdfast._support.arguments import check_choice, check_whole_number
 from holdfast._support.fields import constant
 from holdfast.model import Kernel, RobustCMDP
 from holdfast.registry import ENVIRONMENTS
@@ -87,8 +87,7 @@ class TableSimulator(Environment):
         horizon: int | None = None,
         disturbance: Literal["outcome", "gaussian"] = "outcome",
     ) -> None:
-        if disturbance not in ("outcome", "gaussian"):
-            raise ValueError(f"disturbance: expected 'outcome' or 'gaussian', got {disturbance!r}")
+        check_choice("disturbance", disturbance, ("outcome", "gaussian"))
         if horizon is None:
             slow = model.discount > _REMAINDER
             horizon = math.ceil(math.log(_REMAINDER) / math.log(model.discount)) if slow else 1
@@ -96,7 +95,7 @@ class TableSimulator(Environment):
         lists = isinstance(model.transitions, Kernel)
         kernel: Any = model.transitions
         successors = kernel.successors if lists else np.arange(model.states)[None, None, :]
-        probabilities = kernel.probabilities if lists else kernel
+        probabilities = model.nominal
         costs = [-constraint.utility for constraint in model.constraints]
         self.successors = jnp.asarray(successors, jnp.int32) if lists else None
         self.probabilities = jnp.asarray(probabilities, jnp.float32)

@@ -6,6 +6,7 @@ cost −utility. Gymnasium's generator draws all random numbers, so a seed repea
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -17,12 +18,13 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike
 
+from holdfast._support.arguments import check_choice
 from holdfast.environments import MODELS
 from holdfast.environments.gathering import ARENA
 from holdfast.environments.point_gather import PointGather
-from holdfast.environments.table_simulator import SIMULATORS
+from holdfast.environments.table_simulator import SIMULATORS, TableSimulator
 from holdfast.gym.costs import cost_info
-from holdfast.gym.making import check_render_mode, found_by_name
+from holdfast.gym.making import found_by_name
 from holdfast.model import Kernel, RobustCMDP
 from holdfast.simulators.environment import Box, Environment, GaussianNoise
 
@@ -64,26 +66,16 @@ class TableEnv(gymnasium.Env):
     def __init__(
         self, model: RobustCMDP | str = "gambler", render_mode: RenderMode | None = None
     ) -> None:
-        check_render_mode(render_mode, self.metadata)
+        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
         self.model: RobustCMDP = found_by_name("model", model, MODELS)
-        model = self.model
+        self.simulator = TableSimulator(self.model)
         self.render_mode = render_mode
-        self.observation_space = spaces.Discrete(model.states)
-        self.action_space = spaces.Discrete(model.actions)
-        kernel = model.transitions
-        states = np.arange(model.states)
-        if isinstance(kernel, Kernel):
-            self._successors, self._probabilities = kernel.successors, kernel.probabilities
-        else:
-            self._probabilities = kernel
-            self._successors = np.broadcast_to(states, kernel.shape)
-        shape = self._probabilities.shape
-        signals = [model.reward, *(-c.utility for c in model.constraints)]
-        self._signals = np.stack(
-            [np.broadcast_to(s if s.ndim == 3 else s[..., None], shape) for s in signals]
-        )
-        continues = (self._successors != states[:, None, None]) | (self._signals != 0).any(0)
-        self._ends = ~(continues & (self._probabilities > 0)).any((1, 2))
+        self.observation_space = spaces.Discrete(self.model.states)
+        self.action_space = spaces.Discrete(self.model.actions)
+        signals = [self.model.reward, *(-c.utility for c in self.model.constraints)]
+        # With an axis for outcomes, of length 1 if a signal does not depend on them.
+        self._signals = [s if s.ndim == 3 else s[..., None] for s in signals]
+        self._ends = np.asarray(self.simulator.ends)
         self._state = 0
 
     def reset(
@@ -102,10 +94,14 @@ class TableEnv(gymnasium.Env):
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
         """Take a step under the nominal kernel."""
-        row = self._probabilities[self._state, int(action)]
+        pair = (self._state, int(action))
+        row = self.model.nominal[pair]
         outcome = int(self.np_random.choice(len(row), p=row))
-        reward, *costs = self._signals[:, self._state, int(action), outcome]
-        self._state = int(self._successors[self._state, int(action), outcome])
+        reward, *costs = (np.broadcast_to(s[pair], row.shape)[outcome] for s in self._signals)
+        kernel = self.model.transitions
+        self._state = int(
+            kernel.successors[pair][outcome] if isinstance(kernel, Kernel) else outcome
+        )
         terminated = bool(self._ends[self._state])
         return self._state, float(reward), terminated, False, cost_info(costs)
 
@@ -119,11 +115,12 @@ class TableEnv(gymnasium.Env):
         side = round(states**0.5)
         columns = side if side * side == states else states
         rows = -(-states // columns)
-        picture = np.full((rows * _CELL, columns * _CELL, 3), _COLOURS["edge"], np.uint8)
-        for state in range(states):
-            top, left = (_CELL * place for place in divmod(state, columns))
-            name = "here" if state == self._state else "end" if self._ends[state] else "state"
-            picture[top + 1 : top + _CELL - 1, left + 1 : left + _CELL - 1] = _COLOURS[name]
+        cells = np.full((rows, columns, 3), _COLOURS["state"], np.uint8)
+        cells.reshape(-1, 3)[self._ends] = _COLOURS["end"]
+        cells.reshape(-1, 3)[self._state] = _COLOURS["here"]
+        picture = cells.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
+        for edge in (0, _CELL - 1):
+            picture[edge::_CELL] = picture[:, edge::_CELL] = _COLOURS["edge"]
         return picture
 
 
@@ -148,25 +145,23 @@ class SimulatorEnv(gymnasium.Env):
     def __init__(
         self, simulator: Environment | str = "point-gather", render_mode: str | None = None
     ) -> None:
-        check_render_mode(render_mode, self.metadata)
+        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
         self.simulator: Environment = found_by_name("simulator", simulator, SIMULATORS)
         simulator = self.simulator
         if render_mode is not None and not isinstance(simulator, PointGather):
             raise ValueError(f"render_mode: {simulator.name} has no pictures, got {render_mode!r}")
         self.render_mode = render_mode
-        high = np.full(simulator.observation_size, np.inf, np.float32)
-        self.observation_space = spaces.Box(-high, high)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (simulator.observation_size,))
         space = simulator.action_space
-        if isinstance(space, Box):
-            low, top = (np.asarray(b, np.float32) for b in (space.low, space.high))
-            self.action_space: Any = spaces.Box(low, top)
-        else:
-            self.action_space = spaces.Discrete(space.count)
+        self.action_space: Any = (
+            spaces.Box(*np.array([space.low, space.high], np.float32))
+            if isinstance(space, Box)
+            else spaces.Discrete(space.count)
+        )
         self._reset = eqx.filter_jit(simulator.reset)
         self._step = eqx.filter_jit(simulator.step)
         self._probabilities = eqx.filter_jit(simulator.outcome_probabilities)
         self._state: Any = None
-        self._drawing: Drawing | None = None
         # The trajectory, kept only for pictures.
         self._states: list[Any] = []
         self._records: list[tuple[Any, ...]] = []
@@ -215,10 +210,6 @@ class SimulatorEnv(gymnasium.Env):
             return None
         if importlib.util.find_spec("mujoco") is None:
             return self._plot(self.simulator)
-        from holdfast.gym.mujoco import drawing, models
-
-        if self._drawing is None:
-            self._drawing = drawing.Drawing(models.drawn_gather(models.point(), walls_at=ARENA))
         state = self._state
         return self._drawing.show(*map(np.asarray, (state.pose, state.objects, state.present)))
 
@@ -233,8 +224,13 @@ class SimulatorEnv(gymnasium.Env):
         )
         return picture(Episode(simulator, states, actions, rewards, costs))
 
+    @functools.cached_property
+    def _drawing(self) -> Drawing:
+        from holdfast.gym.mujoco import drawing, models
+
+        return drawing.Drawing(models.drawn_gather(models.point(), walls_at=ARENA))
+
     def close(self) -> None:
-        """Release the graphics."""
-        if self._drawing is not None:
-            self._drawing.close()
-            self._drawing = None
+        """Release the graphics; the next picture opens them again."""
+        if "_drawing" in vars(self):
+            vars(self).pop("_drawing").close()

@@ -12,7 +12,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
-from holdfast.gym.hosts.host import NO_STATE, PARAMETERS, DisturbanceLayout
+import numpy as np
+
+from holdfast._support.arguments import check_choice
+from holdfast.gym.hosts.host import PARAMETERS, DisturbanceLayout
 from holdfast.simulators.environment import Box, Discrete
 
 Scale = float | tuple[float, ...]
@@ -64,14 +67,12 @@ class Machine:
 
 def _scale(name: str, value: object) -> Scale:
     """Return a finite number of at least 0, or a tuple of them."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        each = tuple(_number(name, v) for v in value)
-        if not each:
-            raise ValueError(f"{name}: expected at least one number, got {value!r}")
-        return each
-    return _number(name, value)
+    if np.asarray(value, object).ndim == 0:
+        return _number(name, value)
+    each = tuple(_number(name, v) for v in np.asarray(value, object))
+    if not each:
+        raise ValueError(f"{name}: expected at least one number, got {value!r}")
+    return each
 
 
 def _number(name: str, value: object) -> float:
@@ -94,23 +95,18 @@ def _spread(scale: Scale, size: int, of: str) -> tuple[float, ...]:
 
 
 class _Channel:
-    """The common interface of all channels."""
+    """What all channels have in common.
+
+    Each also has a method `scales`, which returns the distance by which one unit of each number of the
+    disturbance moves its quantity, and raises a ValueError if the channel does not fit a machine.
+    """
 
     def __post_init__(self) -> None:
         """Check all numbers, and convert them to float."""
-        checks = {"float": _number, "Scale": _scale}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            if field.type in checks:
-                value = checks[field.type](field.name, getattr(self, field.name))
-                object.__setattr__(self, field.name, value)
-
-    def scales(self, machine: Machine) -> tuple[float, ...]:
-        """Return the distance by which one unit of each number of the disturbance moves its quantity.
-
-        Raises:
-            ValueError: the channel does not fit this environment.
-        """
-        raise NotImplementedError
+            if field.type in ("float", "Scale"):
+                check = _number if field.type == "float" else _scale
+                object.__setattr__(self, field.name, check(field.name, getattr(self, field.name)))
 
     def describe(self) -> dict[str, Any]:
         """Return the channel as JSON values, which `channel_from` reads."""
@@ -119,14 +115,7 @@ class _Channel:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Noise(_Channel):
-    """Noise with one standard deviation, or one for each entry of a vector."""
-
-    std: Scale
-
-
-@dataclasses.dataclass(frozen=True)
-class Actions(_Noise):
+class Actions(_Channel):
     """Noise that is added to every action, before the action is clipped to the action space.
 
     Arguments:
@@ -139,6 +128,8 @@ class Actions(_Noise):
         ('actions', (0.1,))
     """
 
+    std: Scale
+
     def scales(self, machine: Machine) -> tuple[float, ...]:
         """Return one scale for each entry of the action."""
         if not isinstance(machine.actions, Box):
@@ -149,7 +140,7 @@ class Actions(_Noise):
 
 
 @dataclasses.dataclass(frozen=True)
-class Observations(_Noise):
+class Observations(_Channel):
     """Noise that is added to the observation after a step; critics and adversaries see no noise.
 
     Arguments:
@@ -161,6 +152,8 @@ class Observations(_Noise):
         >>> env.disturbance.scale
         (0.01, 0.1, 0.01, 0.1)
     """
+
+    std: Scale
 
     def scales(self, machine: Machine) -> tuple[float, ...]:
         """Return one scale for each entry of the observation."""
@@ -194,7 +187,10 @@ class States(_Channel):
     def scales(self, machine: Machine) -> tuple[float, ...]:
         """Return one scale for each value that pushes the state."""
         if not machine.states:
-            raise ValueError(NO_STATE.format(machine.name))
+            raise ValueError(
+                f"channel: the state of {machine.name} cannot be set; it does not use MuJoCo, and has "
+                "neither the methods get_state and set_state nor a vector called state"
+            )
         if machine.is_mujoco:
             axes = machine.states // 2
             return (self.position,) * axes + (self.velocity,) * axes
@@ -281,8 +277,7 @@ class Parameters(_Channel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.per not in ("episode", "step"):
-            raise ValueError(f"per: expected 'episode' or 'step', got {self.per!r}")
+        check_choice("per", self.per, ("episode", "step"))
         if not self.drawn:
             raise ValueError(f"channel: expected a scale over 0 for one of {', '.join(_DRAWABLE)}")
 

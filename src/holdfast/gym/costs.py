@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -55,32 +54,23 @@ class SpeedLimit:
 
     def __call__(self, transition: Transition) -> float:
         """Return the cost of one step."""
-        info, keys = transition.info, self._keys(transition.info)
-        # Plain Python: for one step NumPy takes ten times as long.
-        if isinstance(keys, str):
-            return float(float(info[keys]) > self.limit)
-        return float(math.hypot(*(float(info[key]) for key in keys)) > self.limit)
+        return float(self.of_info(transition.info))
 
     def of_info(self, info: Mapping[str, ArrayLike]) -> Float[np.ndarray, "..."]:
-        """Return the costs of many steps, from arrays in `info`.
+        """Return the cost of one step from numbers in `info`, or of many steps from arrays.
 
         Raises:
             KeyError: `info` has no such entry.
         """
-        keys = self._keys(info)
+        keys = self.key
+        if keys is None:
+            planar = "y_velocity" in info if self.planar is None else self.planar
+            keys = ("x_velocity", "y_velocity") if planar else "x_velocity"
         if isinstance(keys, str):
             speed = np.asarray(info[keys], np.float64)
         else:
             speed = np.sqrt(sum(np.square(np.asarray(info[key], np.float64)) for key in keys))
         return (speed > self.limit).astype(np.float64)
-
-    def _keys(self, info: Mapping[str, Any]) -> str | tuple[str, ...]:
-        if self.key is not None:
-            return self.key
-        planar = self.planar
-        if planar is None:
-            planar = "x_velocity" in info and "y_velocity" in info
-        return ("x_velocity", "y_velocity") if planar else "x_velocity"
 
 
 def speed_limit(
@@ -185,11 +175,11 @@ class Costs:
         Raises:
             ValueError: `info` has no such entry, or a cost is not one number.
         """
-        found = {
-            name: self._looked_up(source, transition, rows=False)
+        found = [
+            self._number(name, self._looked_up(source, transition))
             for name, source in self.sources.items()
-        }
-        return np.array([self._number(name, value) for name, value in found.items()], np.float64)
+        ]
+        return np.array(found, np.float64)
 
     def of_rows(self, transitions: Transition) -> Float[np.ndarray, "rows costs"]:
         """Return the costs of many steps; each field and each entry of `info` has one row for each step.
@@ -200,7 +190,7 @@ class Costs:
         found = np.empty((len(transitions.reward), len(self.sources)))
         for i, (name, source) in enumerate(self.sources.items()):
             if isinstance(source, str | SpeedLimit):
-                found[:, i] = self._looked_up(source, transitions, rows=True)
+                found[:, i] = self._looked_up(source, transitions)
                 continue
             for row in range(len(found)):
                 info = {key: entry[row] for key, entry in transitions.info.items()}
@@ -208,15 +198,13 @@ class Costs:
                 found[row, i] = self._number(name, source(Transition(*fields, info=info)))
         return found
 
-    def _looked_up(self, source: CostSource, transition: Transition, *, rows: bool) -> Any:
+    def _looked_up(self, source: CostSource, transition: Transition) -> Any:
         """Return the value of a source, and name the entries of `info` if one is missing."""
         info = transition.info
         if not isinstance(source, str | SpeedLimit):
             return source(transition)
         try:
-            if isinstance(source, str):
-                return info[source]
-            return source.of_info(info) if rows else source(transition)
+            return info[source] if isinstance(source, str) else source.of_info(info)
         except KeyError as error:
             hint = "pass cost=..."
             if isinstance(source, SpeedLimit):
@@ -240,7 +228,7 @@ class Costs:
 
     @property
     def is_rebuildable(self) -> bool:
-        """Whether `from_description` can rebuild the costs: none is a function of the user's.
+        """Whether `cost_from` can rebuild the costs: none is a function of the user's.
 
         Such costs read `info` only. A function may read every field of a transition.
         """
@@ -252,29 +240,23 @@ class Costs:
             return {"cost": {"kind": "default"}}
         return {name: _description(source) for name, source in self.sources.items()}
 
-    @classmethod
-    def from_description(
-        cls, description: Mapping[str, Any], environment: str = "the environment"
-    ) -> Costs:
-        """Return the costs that `describe` described.
 
-        Raises:
-            ValueError: a cost is a function of the user's, of which only the name is known.
-        """
-        if description.get("cost", {}).get("kind") == "default":
-            return cls.resolve(None, environment)
-        sources: dict[str, CostSource] = {}
-        for name, each in description.items():
-            if each["kind"] == "info":
-                sources[name] = each["key"]
-            elif each["kind"] == "speed_limit":
-                key = tuple(each["key"]) if isinstance(each["key"], list) else each["key"]
-                sources[name] = SpeedLimit(each["limit"], key, each["planar"])
-            else:
-                raise ValueError(
-                    f"cost: {name!r} is the function {each.get('name')}; pass it again with cost="
-                )
-        return cls(sources, environment)
+def cost_from(description: Mapping[str, Any]) -> GivenCost:
+    """Return the `cost` argument of the costs that `Costs.describe` described.
+
+    Raises:
+        ValueError: a cost is a function of the user's, of which only the name is known.
+    """
+    if description.get("cost", {}).get("kind") == "default":
+        return None
+    sources: dict[str, CostSource] = {}
+    for name, each in description.items():
+        if each["kind"] == "function":
+            raise ValueError(f"cost: {name!r} is the function {each['name']}; pass it again")
+        key: Any = tuple(each["key"]) if isinstance(each["key"], list) else each["key"]
+        is_info = each["kind"] == "info"
+        sources[name] = key if is_info else SpeedLimit(each["limit"], key, each["planar"])
+    return sources
 
 
 def _description(source: CostSource) -> dict[str, Any]:

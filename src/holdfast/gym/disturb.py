@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,16 +13,17 @@ from gymnasium import spaces
 
 from holdfast._support.arguments import check_whole_number
 from holdfast.gym.channels import DELAY, Channel, Machine, channel_from, channels_of
-from holdfast.gym.costs import Costs, GivenCost
+from holdfast.gym.costs import Costs, GivenCost, cost_from
 from holdfast.gym.hosted import HostedEnvironment, HostedFacts
 from holdfast.gym.hosts.callback import HostHandle
-from holdfast.gym.hosts.host import Host
 from holdfast.gym.hosts.pools import AsyncHost, SyncHost
-from holdfast.gym.hosts.wrapper import DisturbedEnv, decoded, name_of, without_time_limit
+from holdfast.gym.hosts.worker import MakeEnv
+from holdfast.gym.hosts.wrapper import DisturbedEnv, UnlimitedEnv, name_of
 from holdfast.gym.making import declared_facts, made, maker, spec_of, task_of, time_limit
 from holdfast.simulators.environment import Box, Discrete
 
 if TYPE_CHECKING:
+    from holdfast.gym.hosts.threads import ThreadHost
     from holdfast.gym.mujoco.task import RobotTask
 
 BACKENDS = ("auto", "threads", "sync", "async")
@@ -111,10 +111,12 @@ def disturb(
         env = DisturbedEnv(probe, machine.layout(channels), costs, name)
         if task is not None and backend in ("auto", "threads"):
             own = cost is None and bool(task.cost_names)
-            host = _thread_host(task, env, own, workers)
+            host: SyncHost | ThreadHost = _thread_host(task, env, own, workers)
         else:
             is_async = backend == "async" or (backend == "auto" and workers is not None)
-            host = _pool_host(make, env, steps, workers, is_async)
+            _try_step(env)
+            make_copy = _without_time_limit(make, steps)
+            host = AsyncHost(make_copy, env, workers) if is_async else SyncHost(make_copy, env)
         limits = declared.cost_limits if cost is None and declared is not None else None
         if discount is None:
             discount = None if declared is None else declared.discount
@@ -131,7 +133,9 @@ def disturb(
         cost_limits=limits,
         most_copies=copies or _COPIES,
     )
-    return HostedEnvironment(facts, _handle(host, probe, spec, _recipe(spec, costs, facts)))
+    recipe = _recipe(spec, costs, facts)
+    handle = HostHandle(host, recipe, probe.observation_space, probe.action_space, spec)
+    return HostedEnvironment(facts, handle)
 
 
 def is_gymnasium(given: object) -> bool:
@@ -142,26 +146,25 @@ def is_gymnasium(given: object) -> bool:
         return False
 
 
-def from_recipe(description: Mapping[str, Any]) -> HostedEnvironment | None:
-    """Return the environment with this `description`, or None if it cannot be rebuilt."""
+def from_recipe(description: Mapping[str, Any]) -> HostedEnvironment:
+    """Return the environment with this `description`.
+
+    Raises:
+        ValueError: the description is not enough to make the environment again.
+    """
     recipe = description["gymnasium"]
     if not recipe.get("rebuildable"):
-        return None
-    try:
-        costs = Costs.from_description(recipe["cost"])
-        env = disturb(
-            recipe["id"],
-            [channel_from(each) for each in description["channels"]],
-            None if costs.is_default else dict(costs.sources),
-            horizon=recipe["horizon"],
-            discount=recipe["discount"],
-            copies=recipe["copies"],
-            **recipe["options"],
-        )
-        env = env.with_parameters(**description["fixed"])
-    except (TypeError, ValueError, KeyError, ImportError):
-        return None
-    return env if json.loads(json.dumps(env.description())) == dict(description) else None
+        raise ValueError("environment: a function made it or its costs; pass the environment again")
+    env = disturb(
+        recipe["id"],
+        [channel_from(each) for each in description["channels"]],
+        cost_from(recipe["cost"]),
+        horizon=recipe["horizon"],
+        discount=recipe["discount"],
+        copies=recipe["copies"],
+        **recipe["options"],
+    )
+    return env.with_parameters(**description["fixed"])
 
 
 def _machine(env: DisturbedEnv) -> Machine:
@@ -188,7 +191,7 @@ def _machine(env: DisturbedEnv) -> Machine:
 
 def _thread_host(
     task: RobotTask, env: DisturbedEnv, has_own_costs: bool, threads: int | None
-) -> Host:
+) -> ThreadHost:
     from holdfast.gym.hosts.threads import ThreadHost
 
     host = ThreadHost(task, env.layout, None if has_own_costs else env.costs, threads)
@@ -200,14 +203,12 @@ def _thread_host(
     return host
 
 
-def _pool_host(
-    make: Callable[[], gymnasium.Env],
-    env: DisturbedEnv,
-    horizon: int,
-    workers: int | None,
-    is_async: bool,
-) -> Host:
-    # One step finds a missing cost before any work.
+def _without_time_limit(make: Callable[[], gymnasium.Env], horizon: int) -> MakeEnv:
+    return lambda: UnlimitedEnv(make(), horizon)
+
+
+def _try_step(env: DisturbedEnv) -> None:
+    """Take one step, which finds a missing cost before any work."""
     env.reset(seed=0)
     action: Any = 0
     if isinstance(env.action_space, spaces.Box):
@@ -215,33 +216,11 @@ def _pool_host(
     observation, reward, _, _, info = env.step(action)
     _check_finite(env.name, observation, reward, info["costs"])
 
-    def make_copy() -> gymnasium.Env:
-        return without_time_limit(make(), horizon)
-
-    return AsyncHost(make_copy, env, workers) if is_async else SyncHost(make_copy, env)
-
 
 def _check_finite(name: str, observation: Any, reward: Any, costs: Any) -> None:
     for what, value in (("observation", observation), ("reward", reward), ("cost", costs)):
         if not np.isfinite(value).all():
             raise ValueError(f"environment: the first {what} of {name} is not finite: {value}")
-
-
-def _handle(
-    host: Host, probe: gymnasium.Env, spec: dict[str, Any] | None, recipe: dict[str, Any]
-) -> HostHandle:
-    """Return a handle with the conversions between the policy and the Gymnasium environment."""
-    space = probe.observation_space
-
-    def encode(observation: Any) -> np.ndarray:
-        return np.asarray(spaces.flatten(space, observation), np.float32)
-
-    def view(render_mode: str) -> gymnasium.Env:
-        if spec is None:
-            raise ValueError("environment: pictures need an id instead of a function")
-        return gymnasium.make(spec["id"], **{**spec["options"], "render_mode": render_mode})
-
-    return HostHandle(host, recipe, encode, functools.partial(decoded, probe.action_space), view)
 
 
 def _recipe(spec: dict[str, Any] | None, costs: Costs, facts: HostedFacts) -> dict[str, Any]:

@@ -8,22 +8,19 @@ import operator
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
-from holdfast.gym.channels import (
-    DELAY,
-    Actions,
-    Channel,
-    Force,
-    Machine,
-    Observations,
-    Parameters,
-)
+from holdfast._support.arguments import check_number
+from holdfast._support.fields import plain_or_traced
+from holdfast.gym.channels import DELAY, Actions, Channel, Force, Machine, Observations, Parameters
 from holdfast.gym.hosts.callback import HostHandle, call_host, handle_of
 from holdfast.gym.hosts.host import DisturbanceLayout, ReplySizes
+from holdfast.gym.hosts.wrapper import decoded
 from holdfast.simulators.environment import (
     Action,
     Box,
@@ -141,6 +138,7 @@ class HostedEnvironment(Environment):
     cost_limits = _fact("cost_limits", "Limits that belong to the environment, or None.")
     discount = _fact("discount", "Discount of the reward.")
     most_copies = _fact("most_copies", "Largest number of copies side by side, or None.")
+    is_hosted = True
     is_replayable = _fact("sizes.is_replayable", "Whether the host can step from an earlier state.")
 
     def __init__(self, facts: HostedFacts, handle: HostHandle, **changes: Any) -> None:
@@ -180,11 +178,6 @@ class HostedEnvironment(Environment):
         return GaussianNoise(len(scales), " and ".join(names), scales)
 
     @property
-    def is_hosted(self) -> bool:
-        """True: a host steps the environment."""
-        return True
-
-    @property
     def failure(self) -> BaseException | None:
         """The last exception of the host, or None."""
         failures = self._handle.failures
@@ -197,10 +190,7 @@ class HostedEnvironment(Environment):
     @property
     def parameters(self) -> dict[str, float]:
         """The parameters, as factors on the values of the model; the delay in seconds."""
-        return {
-            name: v if isinstance(v, jax.core.Tracer) else float(v)
-            for name, v in self.values.items()
-        }
+        return {name: plain_or_traced(value) for name, value in self.values.items()}
 
     def with_parameters(self, **changes: float) -> Self:
         """Return the environment with other parameters, which are then fixed and no longer drawn.
@@ -212,7 +202,8 @@ class HostedEnvironment(Environment):
             if name not in self.values:
                 known = ", ".join(self.values) or "none"
                 raise ValueError(f"{name}: not a parameter of {self.name}, which has {known}")
-            _check_value(name, changes[name])
+            least = -math.inf if name == "gravity" else 0.0
+            check_number(name, float(changes[name]), least=least, above=name == "mass")
         return type(self)(self.facts, self._handle, **{**self._fixed_values, **changes})
 
     @property
@@ -230,11 +221,12 @@ class HostedEnvironment(Environment):
 
     def encode(self, observation: Any) -> np.ndarray:
         """Return an observation of the Gymnasium environment as a flat vector."""
-        return self._handle.encode(observation)
+        flat = spaces.flatten(self._handle.observation_space, observation)
+        return np.asarray(flat, np.float32)
 
     def decode(self, action: np.ndarray) -> np.ndarray:
         """Return actions of the policy in the form that the Gymnasium environment expects."""
-        return self._handle.decode(action)
+        return decoded(self._handle.action_space, action)
 
     def close(self) -> None:
         """End worker processes; the next episode starts new ones."""
@@ -243,7 +235,10 @@ class HostedEnvironment(Environment):
 
     def viewable(self, render_mode: str) -> Any:
         """Return a Gymnasium environment of the same kind that draws pictures."""
-        return self._handle.view(render_mode)
+        spec = self._handle.spec
+        if spec is None:
+            raise ValueError("environment: pictures need an id instead of a function")
+        return gymnasium.make(spec["id"], **{**spec["options"], "render_mode": render_mode})
 
     def reset(self, key: PRNGKeyArray) -> tuple[State, Float[Array, " observation"]]:
         """Start an episode."""
@@ -277,9 +272,7 @@ class HostedEnvironment(Environment):
         space, count = self.action_space, self.remembered
         if not isinstance(space, Box) or not count:
             return np.zeros((0, 0), np.float32)
-        middle = (
-            np.mean([space.low, space.high], axis=0) if space.is_bounded else np.zeros(space.size)
-        )
+        middle = np.add(space.low, space.high) / 2 if space.is_bounded else np.zeros(space.size)
         return np.tile(middle.astype(np.float32), (count, 1))
 
     def step_rows(self, states: HostedState, actions: Array, disturbances: Array) -> Step:
@@ -368,11 +361,3 @@ class HostedEnvironment(Environment):
         if isinstance(space, Discrete):
             action = jax.nn.one_hot(action, space.count)
         return jnp.concatenate([self.features(state), action])
-
-
-def _check_value(name: str, value: float) -> None:
-    """Raise a ValueError unless a parameter can have this value."""
-    least = -math.inf if name == "gravity" else 0.0
-    if not (math.isfinite(value) and value >= least) or (name == "mass" and value == 0):
-        wanted = "over 0" if name == "mass" else "of at least 0" if least == 0 else "that is finite"
-        raise ValueError(f"{name}: expected a number {wanted}, got {value!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -112,13 +112,6 @@ def found_by_name(
     return known[given](**options)
 
 
-def check_render_mode(render_mode: str | None, metadata: dict[str, Any]) -> None:
-    """Raise a ValueError unless the render mode is None or listed in an environment's metadata."""
-    if render_mode is not None and render_mode not in metadata["render_modes"]:
-        known = ", ".join(metadata["render_modes"])
-        raise ValueError(f"render_mode: expected one of {known}, got {render_mode!r}")
-
-
 def time_limit(env: gymnasium.Env) -> int | None:
     """Return the number of steps after which Gymnasium truncates an episode, or None."""
     if env.spec is not None and env.spec.max_episode_steps is not None:
@@ -130,9 +123,7 @@ def time_limit(env: gymnasium.Env) -> int | None:
 
 def task_of(env: gymnasium.Env) -> RobotTask | None:
     """Return the task of an environment that MuJoCo's threads can step, or None."""
-    try:
-        import mujoco  # noqa: F401
-    except ImportError:
+    if importlib.util.find_spec("mujoco") is None:
         return None
     from holdfast.gym.mujoco import task_env
 
@@ -141,12 +132,7 @@ def task_of(env: gymnasium.Env) -> RobotTask | None:
 
 def declared_facts(env: gymnasium.Env) -> RobotTask | Environment | None:
     """Return the costs, limits and discount of one of Holdfast's environments, or None."""
-    from holdfast.environments.table_simulator import TableSimulator
     from holdfast.gym.as_gymnasium import SimulatorEnv, TableEnv
 
     inner = env.unwrapped
-    if isinstance(inner, SimulatorEnv):
-        return inner.simulator
-    if isinstance(inner, TableEnv):
-        return TableSimulator(inner.model)
-    return task_of(env)
+    return inner.simulator if isinstance(inner, SimulatorEnv | TableEnv) else task_of(env)

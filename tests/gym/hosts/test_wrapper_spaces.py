@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import holdfast as hf
 from holdfast.gym.costs import Costs, speed_limit
 from holdfast.gym.hosts.host import DisturbanceLayout as Layout
 from holdfast.gym.hosts.wrapper import DisturbedEnv
@@ -141,48 +142,48 @@ def test_a_speed_limit_reads_the_robot_s_speed():
 
 
 @pytest.mark.parametrize(
-    ("name", "layout", "message"),
+    ("name", "channel", "message"),
     [
         (
             "CartPole-v1",
-            Layout(bodies=("pole",)),
+            hf.Force("pole", 1.0),
             "^channel: CartPole-v1 does not use MuJoCo, which a force",
         ),
         (
             "CartPole-v1",
-            Layout(parameters=("mass",)),
-            "^channel: CartPole-v1 does not use MuJoCo, which mass",
+            hf.Parameters(mass=0.1),
+            "^mass: not a parameter that CartPole-v1 can change; it can change: none",
         ),
         (
             "CartPole-v1",
-            Layout(state=3),
-            "^channel: the state of CartPole-v1 has 4 numbers to push, got 3",
+            hf.States(velocity=0.1),
+            "^velocity: the state of CartPole-v1 is one vector",
         ),
         (
             "FrozenLake-v1",
-            Layout(state=1),
+            hf.States(0.1),
             "^channel: the state of FrozenLake-v1 cannot be set",
         ),
         (
             "Hopper-v5",
-            Layout(state=3),
-            "^channel: the state of Hopper-v5 has 12 numbers to push, got 3",
-        ),
-        (
-            "Hopper-v5",
-            Layout(bodies=("arm",)),
+            hf.Force("arm", 1.0),
             "^body: Hopper-v5 has no 'arm'; it has torso",
         ),
         (
             "Swimmer-v5",
-            Layout(parameters=("damping",)),
-            "^damping: Swimmer-v5 has no damping",
+            hf.Parameters(damping=0.1),
+            "^damping: not a parameter that Swimmer-v5 can change",
         ),
     ],
 )
-def test_what_cannot_be_disturbed_is_refused_in_a_sentence(name, layout, message):
+def test_what_cannot_be_disturbed_is_refused_in_a_sentence(name, channel, message):
     with pytest.raises(ValueError, match=message):
-        disturbed(name, layout)
+        hf.disturb(name, channel, {})
+
+
+@pytest.mark.parametrize(("name", "size"), [("CartPole-v1", 4), ("Hopper-v5", 12)])
+def test_a_push_has_the_size_of_the_state(name, size):
+    assert hf.disturb(name, hf.States(0.1), {}).disturbance.size == size
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,21 @@ def test_sensors_equal_point_gather_s(task):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
+def test_sensors_see_the_nearest_object_of_each_sector(task):
+    """The sector of an object from its angle, one object at a time."""
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        objects, present = rng.uniform(-6, 6, (10, 2)), rng.random(10) < 0.7
+        expected = np.zeros((2, 10))
+        for i in np.flatnonzero(present):
+            distance, angle = np.hypot(*objects[i]), np.arctan2(objects[i, 1], objects[i, 0])
+            if distance <= 6 and abs(angle) < np.pi / 2:
+                kind, sector = int(i >= 2), int((angle / np.pi + 0.5) * 10)
+                expected[kind, sector] = max(expected[kind, sector], 1 - distance / 6)
+        found = task.observe(standing(task), memory_of(objects, present))[0, -20:]
+        np.testing.assert_allclose(found, expected.ravel(), rtol=0, atol=1e-9)
+
+
 def test_cells_are_point_gather_s():
     expected = _gathering.cell_positions(jnp.arange(_gathering.CELLS))
     np.testing.assert_array_equal(gather._PLACES, expected)

@@ -37,7 +37,9 @@ def test_changing_an_environment_s_model_leaves_the_task_s_alone():
 def test_wrong_use_gets_a_sentence():
     with pytest.raises(ValueError, match=r"^task: expected one of point-circle, .*got 'walk'"):
         TaskEnv("walk")
-    with pytest.raises(ValueError, match=r"^render_mode: expected one of rgb_array, got 'human'"):
+    with pytest.raises(
+        ValueError, match=r"^render_mode: expected one of None, 'rgb_array', got 'human'"
+    ):
         TaskEnv("point-circle", render_mode="human")
     with pytest.raises(ValueError, match=r"^width: expected a whole number of at least 1, got 0"):
         TaskEnv("point-circle", width=0)

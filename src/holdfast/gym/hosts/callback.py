@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,11 @@ from jax import lax
 from jax.experimental import io_callback
 from jaxtyping import Array, UInt32
 
-from holdfast.gym.hosts.host import Host, HostReply, ReplySizes
+from holdfast.gym.hosts.host import HostReply, ReplySizes
+
+if TYPE_CHECKING:
+    from holdfast.gym.hosts.pools import SyncHost
+    from holdfast.gym.hosts.threads import ThreadHost
 
 _NUMBERS = itertools.count()
 
@@ -35,18 +39,18 @@ class HostHandle:
     Attributes:
         host: the host.
         recipe: arguments of the `disturb` call, as JSON values.
-        encode: function from an observation of the environment to the policy's input.
-        decode: function from an action of the policy to an action of the environment.
-        view: function from a render mode to a Gymnasium environment that draws pictures.
+        observation_space: space of the Gymnasium environment's observations.
+        action_space: space of the Gymnasium environment's actions.
+        spec: id and options of the Gymnasium environment, or None if a function makes it.
         failures: exceptions that the host raised; the compiled program reports only that it failed.
         number: key of this handle in the table.
     """
 
-    host: Host
+    host: SyncHost | ThreadHost
     recipe: dict[str, Any]
-    encode: Callable[[Any], np.ndarray]
-    decode: Callable[[np.ndarray], np.ndarray]
-    view: Callable[[str], Any]
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    spec: dict[str, Any] | None
     failures: list[BaseException] = dataclasses.field(default_factory=list)
     number: int = dataclasses.field(default_factory=lambda: next(_NUMBERS))
 

@@ -1,4 +1,8 @@
-"""The interface of a host: an object outside JAX that steps many copies of an environment at once.
+"""The messages between a compiled program and a host, which steps many copies of an environment.
+
+There are three hosts, with the same methods: `ThreadHost`, `SyncHost` and `AsyncHost`. `reset` starts
+one episode for each seed, `step` steps every copy whose episode is not over, and `close` releases
+processes and threads.
 
 This module and the other modules that worker processes import do not import JAX, which would cost each
 process seconds and hundreds of megabytes.
@@ -7,17 +11,13 @@ process seconds and hundreds of megabytes.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Shaped, UInt32
+from jaxtyping import Bool, Float, UInt32
 
 # Physical parameters that a command can scale; a factor of 1 is the nominal value.
 PARAMETERS = ("mass", "friction", "damping", "gravity", "gain")
-NO_STATE = (
-    "channel: the state of {} cannot be set; it does not use MuJoCo, and has neither the methods "
-    "get_state and set_state nor a vector called state"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,30 +102,3 @@ class ReplySizes(NamedTuple):
     features: int
     costs: int
     is_replayable: bool
-
-
-class Host(Protocol):
-    """Copies of one environment.
-
-    Attributes:
-        sizes: shapes of the replies.
-        cost_names: names of the costs, in the order of `HostReply.costs`.
-    """
-
-    sizes: ReplySizes
-    cost_names: tuple[str, ...]
-
-    def reset(self, seeds: UInt32[np.ndarray, " rows"]) -> HostReply:
-        """Start one episode for each seed."""
-
-    def step(
-        self,
-        place: UInt32[np.ndarray, "rows place"],
-        actions: Shaped[np.ndarray, "rows ..."],
-        commands: Float[np.ndarray, "rows command"],
-        over: Bool[np.ndarray, " rows"],
-    ) -> HostReply:
-        """Step every copy whose episode is not over; the others stay where they are."""
-
-    def close(self) -> None:
-        """Release processes and threads."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from holdfast.gym.hosts.host import PARAMETERS
@@ -26,7 +26,6 @@ class Physics:
 
     Arguments:
         model: the nominal physics.
-        name: name of the environment, for messages.
         in_place: whether to change the given model instead of a copy.
 
     Attributes:
@@ -44,11 +43,8 @@ class Physics:
         ('mass', 'gravity')
     """
 
-    def __init__(
-        self, model: mujoco.MjModel, name: str = "the model", *, in_place: bool = False
-    ) -> None:
+    def __init__(self, model: mujoco.MjModel, *, in_place: bool = False) -> None:
         self.model = model if in_place else copy.copy(model)
-        self.name = name
         # For each parameter, views of arrays of the model and copies of their nominal values.
         self._scaled: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         self._factors: dict[str, float] = {}
@@ -60,25 +56,7 @@ class Physics:
     @property
     def adjustable(self) -> tuple[str, ...]:
         """Names of the parameters that have an effect on this model."""
-        return tuple(name for name in PARAMETERS if _obstacle(self.model, name) is None)
-
-    def check_parameters(self, names: Sequence[str]) -> None:
-        """Check that these parameters can be changed.
-
-        Raises:
-            ValueError: a name is unknown, or the parameter has no effect on this model.
-        """
-        for name in names:
-            if name not in PARAMETERS:
-                known = ", ".join(PARAMETERS)
-                raise ValueError(f"{name}: not a parameter of {self.name}, which has {known}")
-            obstacle = _obstacle(self.model, name)
-            if obstacle is not None:
-                known = ", ".join(self.adjustable) or "nothing"
-                raise ValueError(
-                    f"{name}: {self.name} has {obstacle}, so a factor has no effect; "
-                    f"adjustable: {known}"
-                )
+        return tuple(name for name in PARAMETERS if _has_effect(self.model, name))
 
     def set_factors(
         self, names: Sequence[str], factors: ArrayLike, scratch: mujoco.MjData | None = None
@@ -93,6 +71,8 @@ class Physics:
         Raises:
             ValueError: a factor is negative or not finite, or the mass is 0.
         """
+        import mujoco
+
         for name, factor in zip(names, np.asarray(factors, np.float64).tolist(), strict=True):
             if factor == self._factors.get(name, 1.0):
                 continue
@@ -106,7 +86,11 @@ class Physics:
             for view, nominal in self._scaled[name]:
                 np.multiply(nominal, factor, out=view)
             if name == "mass":
-                self._renew_constants(scratch)
+                # The constants of the model; of all parameters only mass enters them.
+                if scratch is None:
+                    self._scratch = scratch = self._scratch or mujoco.MjData(self.model)
+                mujoco.mj_setConst(self.model, scratch)
+                self.model.actuator_acc0[:] = self._acceleration
 
     def reset(self) -> None:
         """Set all parameters to their nominal values."""
@@ -131,34 +115,10 @@ class Physics:
         mujoco.mj_integratePos(self.model, qpos, to_position, 1.0)
         qvel += to_velocity
 
-    def _renew_constants(self, scratch: mujoco.MjData | None) -> None:
-        """Recompute the constants of the model; of all parameters only mass enters them."""
-        import mujoco
-
-        if scratch is None:
-            self._scratch = scratch = self._scratch or mujoco.MjData(self.model)
-        mujoco.mj_setConst(self.model, scratch)
-        self.model.actuator_acc0[:] = self._acceleration
-
 
 def body_names(model: mujoco.MjModel) -> tuple[str, ...]:
     """Return the names of the bodies that a force can act on: all but the world."""
     return tuple(model.body(i).name for i in range(1, model.nbody) if model.body(i).name)
-
-
-def body_ids(
-    model: mujoco.MjModel, names: Sequence[str], env_name: str
-) -> Int[np.ndarray, " bodies"]:
-    """Return the indices of bodies in the arrays of MuJoCo.
-
-    Raises:
-        ValueError: there is no body with that name.
-    """
-    known = body_names(model)
-    for name in names:
-        if name not in known:
-            raise ValueError(f"body: {env_name} has no {name!r}; it has {', '.join(known)}")
-    return np.array([model.body(name).id for name in names], int)
 
 
 # The arrays that a factor multiplies. MuJoCo 3.3 has no `dampingpoly`, the coefficients of higher
@@ -197,8 +157,8 @@ def _strengths(model: mujoco.MjModel) -> list[np.ndarray]:
     return found
 
 
-def _obstacle(model: mujoco.MjModel, name: str) -> str | None:
-    """Return the reason why a parameter has no effect on the model, or None if it has one."""
+def _has_effect(model: mujoco.MjModel, name: str) -> bool:
+    """Return whether a factor on a parameter changes how the model moves."""
     import mujoco
 
     flags = mujoco.mjtDisableBit
@@ -207,30 +167,25 @@ def _obstacle(model: mujoco.MjModel, name: str) -> str | None:
         return not model.opt.disableflags & flag.value
 
     if name == "mass":
-        return None if (model.body_mass > 0).any() else "no mass"
+        return bool((model.body_mass > 0).any())
     if name == "friction":
+        losses = model.dof_frictionloss.any() or model.tendon_frictionloss.any()
         contacts = is_on(flags.mjDSBL_CONTACT) and _has_friction_contacts(model)
-        losses = is_on(flags.mjDSBL_FRICTIONLOSS) and (
-            model.dof_frictionloss.any() or model.tendon_frictionloss.any()
-        )
-        return None if contacts or losses else "neither contacts nor joints with friction"
+        return bool(contacts or (is_on(flags.mjDSBL_FRICTIONLOSS) and losses))
     if name == "damping":
-        damped = any(array.any() for array in _arrays_of(model, name))
-        return None if damped else "no damping"
+        return any(array.any() for array in _arrays_of(model, name))
     if name == "gravity":
-        falls = is_on(flags.mjDSBL_GRAVITY) and model.opt.gravity.any() and _falls(model)
-        return None if falls else "no gravity that moves it"
-    if not model.nu or not is_on(flags.mjDSBL_ACTUATION):
-        return "no actuators"
+        return bool(is_on(flags.mjDSBL_GRAVITY) and model.opt.gravity.any() and _falls(model))
+    # Actuators of other kinds have no single number for their strength.
     gains, biases = mujoco.mjtGain, mujoco.mjtBias
     plain_gains = {gains.mjGAIN_FIXED, gains.mjGAIN_AFFINE, gains.mjGAIN_MUSCLE}
     plain_biases = {biases.mjBIAS_NONE, biases.mjBIAS_AFFINE, biases.mjBIAS_MUSCLE}
-    if not (
-        {kind.value for kind in plain_gains}.issuperset(model.actuator_gaintype.tolist())
-        and {kind.value for kind in plain_biases}.issuperset(model.actuator_biastype.tolist())
-    ):
-        return "actuators whose strength is not one number"
-    return None
+    return (
+        model.nu > 0
+        and is_on(flags.mjDSBL_ACTUATION)
+        and plain_gains.issuperset(map(gains, model.actuator_gaintype))
+        and plain_biases.issuperset(map(biases, model.actuator_biastype))
+    )
 
 
 def _has_friction_contacts(model: mujoco.MjModel) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
+import itertools
 import os
 import pickle
 import subprocess
@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped, UInt32
 
 from holdfast.gym.hosts.host import HostReply, ReplySizes
-from holdfast.gym.hosts.worker import PROGRAM, EnvCopies, MakeEnv, WorkerFailure, send
+from holdfast.gym.hosts.worker import PROGRAM, EnvCopies, MakeEnv, send
 from holdfast.gym.hosts.wrapper import DisturbedEnv
 
 # Seconds that a worker has to close its environments before it is killed. Environments that draw or
@@ -35,8 +35,8 @@ class HostError(RuntimeError):
     """An environment raised an exception, or its worker process has exited."""
 
 
-class PoolHost(abc.ABC):
-    """Copies of a Gymnasium environment, stepped together.
+class SyncHost:
+    """Copies of a Gymnasium environment in this process, stepped one after the other.
 
     The first reset opens the copies; an error or `close` closes them, and the next reset opens new ones.
     There are as many copies as the last reset had seeds. The numbers of all copies are in one table, a
@@ -48,10 +48,24 @@ class PoolHost(abc.ABC):
     Arguments:
         make: function that returns a new environment, without time limit.
         probe: an environment of the same kind, which gives the layout, the costs and the name.
+
+    Example:
+        >>> import gymnasium
+        >>> from holdfast.gym.costs import Costs
+        >>> make = lambda: gymnasium.make("CartPole-v1", max_episode_steps=-1)
+        >>> host = SyncHost(make, DisturbedEnv(make(), costs=Costs.resolve({})))
+        >>> first = host.reset(np.arange(3))
+        >>> first.observations.shape
+        (3, 4)
+        >>> over = np.array([False, False, True])
+        >>> host.step(first.place, np.array([0, 1, 1]), np.zeros((3, 0)), over).rewards
+        array([1., 1., 0.], dtype=float32)
+        >>> host.close()
     """
 
     def __init__(self, make: MakeEnv, probe: DisturbedEnv) -> None:
         self._content = make, probe.layout, probe.costs
+        self._copies = EnvCopies(*self._content)
         self.name = probe.name
         self.cost_names = probe.costs.names
         size = probe.observation_size
@@ -108,8 +122,8 @@ class PoolHost(abc.ABC):
         return HostReply(self._place(), observations, observations, rewards, costs, terminated)
 
     def _place(self) -> UInt32[np.ndarray, "rows 3"]:
-        place = np.empty((self._rows, 3), np.uint32)
-        place[:, 0], place[:, 1], place[:, 2] = self._resets, np.arange(self._rows), self._steps
+        place = np.full((self._rows, 3), (self._resets, 0, self._steps), np.uint32)
+        place[:, 1] = np.arange(self._rows)
         return place
 
     @contextlib.contextmanager
@@ -127,60 +141,25 @@ class PoolHost(abc.ABC):
     def close(self) -> None:
         """Close all environments; the next reset opens new ones."""
         self._table = None
-        self._close()
+        self._copies.close()
 
-    @abc.abstractmethod
     def _allocated(self, rows: int) -> np.ndarray:
         """Return a table with this number of rows, and prepare to step copies."""
-
-    @abc.abstractmethod
-    def _run(self, method: str) -> None:
-        """Reset or step all rows."""
-
-    @abc.abstractmethod
-    def _close(self) -> None:
-        """Close all copies."""
-
-
-class SyncHost(PoolHost):
-    """Copies in this process, stepped one after the other.
-
-    Example:
-        >>> import gymnasium
-        >>> from holdfast.gym.costs import Costs
-        >>> make = lambda: gymnasium.make("CartPole-v1", max_episode_steps=-1)
-        >>> host = SyncHost(make, DisturbedEnv(make(), costs=Costs.resolve({})))
-        >>> first = host.reset(np.arange(3))
-        >>> first.observations.shape
-        (3, 4)
-        >>> over = np.array([False, False, True])
-        >>> host.step(first.place, np.array([0, 1, 1]), np.zeros((3, 0)), over).rewards
-        array([1., 1., 0.], dtype=float32)
-        >>> host.close()
-    """
-
-    def __init__(self, make: MakeEnv, probe: DisturbedEnv) -> None:
-        super().__init__(make, probe)
-        self._copies = EnvCopies(*self._content)
-
-    def _allocated(self, rows: int) -> np.ndarray:
         return np.zeros(rows, self._row_type)
 
     def _run(self, method: str) -> None:
+        """Reset or step all rows."""
         try:
             getattr(self._copies, method)(self._table, 0, self._rows)
         except Exception as error:
-            failure = WorkerFailure(self._copies.current, traceback.format_exc())
-            raise _host_error(self.name, failure) from error
-
-    def _close(self) -> None:
-        self._copies.close()
+            who, text = f"copy {self._copies.current}", traceback.format_exc()
+            raise HostError(f"{self.name}: {who} raised\n\n{text}") from error
 
 
 _Process = subprocess.Popen[bytes]
 
 
-class AsyncHost(PoolHost):
+class AsyncHost(SyncHost):
     """Copies in worker processes, each of which steps an equal share of the rows.
 
     The function that makes an environment and the costs are sent by cloudpickle, so they may be defined
@@ -205,7 +184,6 @@ class AsyncHost(PoolHost):
     def _start(self) -> None:
         # One processor for each worker; libraries with threads of their own would use all of them.
         single = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-        content = cloudpickle.dumps(self._content)
         self._processes = [
             subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, *sys.path],
@@ -217,7 +195,6 @@ class AsyncHost(PoolHost):
         ]
         # Also ends the workers when the host is deleted and when the interpreter exits.
         self._end = weakref.finalize(self, _ended, self._processes)
-        self._order(dict.fromkeys(range(self._count), ("make", content)))
 
     def _allocated(self, rows: int) -> np.ndarray:
         if not self._processes:
@@ -231,14 +208,14 @@ class AsyncHost(PoolHost):
         ) as folder:
             path = Path(folder) / "table"
             table = np.memmap(path, self._row_type, "w+", shape=rows)
-            order = ("map", path, self._row_type, rows)
+            order = ("open", cloudpickle.dumps(self._content), path, self._row_type, rows)
             self._order(dict.fromkeys(range(self._count), order))
         return table
 
     def _run(self, method: str) -> None:
         bounds = [worker * self._rows // self._count for worker in range(self._count + 1)]
-        shares = zip(range(self._count), bounds, bounds[1:], strict=False)
-        self._order({w: (method, start, stop) for w, start, stop in shares if start < stop})
+        shares = enumerate(itertools.pairwise(bounds))
+        self._order({w: (method, start, stop) for w, (start, stop) in shares if start < stop})
 
     def _order(self, orders: dict[int, tuple[Any, ...]]) -> None:
         """Send an order to each of these workers, then wait for all of them."""
@@ -253,7 +230,8 @@ class AsyncHost(PoolHost):
             except (EOFError, OSError, pickle.UnpicklingError):
                 raise self._exited(worker) from None
             if failure is not None:
-                raise _host_error(self.name, failure, worker)
+                who, text = failure
+                raise HostError(f"{self.name}:{who} in worker {worker} raised\n\n{text}")
 
     def _exited(self, worker: int) -> HostError:
         process = self._processes[worker]
@@ -268,7 +246,9 @@ class AsyncHost(PoolHost):
             "standard error"
         )
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End the workers, which close their environments; the next reset starts new ones."""
+        self._table = None
         if self._processes:
             self._end()
             self._processes = []
@@ -277,8 +257,6 @@ class AsyncHost(PoolHost):
 def _ended(processes: list[_Process]) -> None:
     for process in processes:
         assert process.stdin is not None
-        with contextlib.suppress(OSError):
-            send(("close",), process.stdin)
         with contextlib.suppress(OSError):
             process.stdin.close()
     end = time.monotonic() + _PATIENCE
@@ -290,9 +268,3 @@ def _ended(processes: list[_Process]) -> None:
             process.wait()
         assert process.stdout is not None
         process.stdout.close()
-
-
-def _host_error(name: str, failure: WorkerFailure, worker: int | None = None) -> HostError:
-    who = "" if failure.copy is None else f" copy {failure.copy}"
-    where = "" if worker is None else f" in worker {worker}"
-    return HostError(f"{name}:{who}{where} raised\n\n{failure.text}")

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, UInt32
 
 from holdfast.gym.costs import Costs, Transition
 from holdfast.gym.hosts.host import DisturbanceLayout, HostReply, ReplySizes
-from holdfast.gym.hosts.physics import Physics, body_ids
+from holdfast.gym.hosts.physics import Physics
 from holdfast.gym.mujoco.task import RobotState, RobotTask
 
 _PHYSICS = mujoco.mjtState.mjSTATE_FULLPHYSICS
@@ -59,7 +59,7 @@ class ThreadHost:
         self._qpos = slice(1, 1 + model.nq)
         self._qvel = slice(1 + model.nq, 1 + model.nq + model.nv)
         self._memory = slice(self._physics_size, None)
-        self._bodies = body_ids(model, layout.bodies, task.name)
+        self._bodies = [model.body(name).id for name in layout.bodies]
         self._control = mujoco.mjtState.mjSTATE_CTRL.value
         if layout.bodies:
             self._control |= mujoco.mjtState.mjSTATE_XFRC_APPLIED.value

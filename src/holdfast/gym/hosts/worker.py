@@ -7,13 +7,12 @@ worker; actions, observations and the other numbers are in a file that all proce
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
-import signal
-import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import gymnasium
@@ -24,13 +23,6 @@ from holdfast.gym.hosts.host import DisturbanceLayout
 from holdfast.gym.hosts.wrapper import DisturbedEnv
 
 MakeEnv = Callable[[], gymnasium.Env]
-
-
-class WorkerFailure(NamedTuple):
-    """An exception in a worker: the copy it belongs to (None if none), and the traceback."""
-
-    copy: int | None
-    text: str
 
 
 def send(message: Any, file: Any) -> None:
@@ -107,45 +99,32 @@ PROGRAM = (
 
 
 def main() -> None:
-    """Run a worker: read orders from standard input until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Run a worker: execute orders from standard input until it is closed.
+
+    An order is ("open", arguments of `EnvCopies`, table), or the name of a method of `EnvCopies` and the
+    rows. The answer is None, or the copy that raised an exception and the traceback.
+    """
     orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # Environments that print must not write between the answers, nor read the orders.
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    try:
-        _serve(orders, answers)
-    except (EOFError, BrokenPipeError):
-        # The parent has exited.
-        sys.exit(0)
-
-
-def _serve(orders: Any, answers: Any) -> None:
-    """Execute orders: the arguments of `EnvCopies`, then (name, arguments) until "close"."""
     copies: EnvCopies | None = None
     table: np.ndarray | None = None
-
-    def execute(name: str, *given: Any) -> None:
-        nonlocal copies, table
-        if copies is None:
-            copies = EnvCopies(*cloudpickle.loads(given[0]))
-            _ = copies[0]
-        elif name == "map":
-            path, row_type, rows = given
-            table = np.memmap(path, row_type, "r+", shape=rows)
-        else:
-            getattr(copies, name)(table, *given)
-
-    while True:
-        order = pickle.load(orders)
-        if order[0] == "close":
-            if copies is not None:
-                copies.close()
-            return
-        failure = None
-        try:
-            execute(*order)
-        except Exception:
-            copy = None if copies is None else copies.current
-            failure = WorkerFailure(copy, traceback.format_exc())
-        send(failure, answers)
+    # The parent closes the pipe, or has exited.
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            name, *given = pickle.load(orders)
+            failure = None
+            try:
+                if name == "open":
+                    content, path, row_type, rows = given
+                    copies = copies or EnvCopies(*cloudpickle.loads(content))
+                    table = np.memmap(path, row_type, "r+", shape=rows)
+                else:
+                    getattr(copies, name)(table, *given)
+            except Exception:
+                who = "" if copies is None else f" copy {copies.current}"
+                failure = who, traceback.format_exc()
+            send(failure, answers)
+    if copies is not None:
+        copies.close()

@@ -16,19 +16,10 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from holdfast.gym.costs import Costs, Transition
-from holdfast.gym.hosts.host import NO_STATE, DisturbanceLayout
-from holdfast.gym.hosts.physics import Physics, body_ids, body_names
+from holdfast.gym.hosts.host import DisturbanceLayout
+from holdfast.gym.hosts.physics import Physics, body_names
 
 StepResult = tuple[Float[np.ndarray, " observation"], float, bool, bool, dict[str, Any]]
-
-
-def without_time_limit(env: gymnasium.Env, horizon: int) -> gymnasium.Env:
-    """Return the environment without Gymnasium's time limit, which training keeps itself.
-
-    An environment that truncates at or after the horizon by itself no longer reports it. A truncation
-    before the horizon stays, and ends the episode.
-    """
-    return _UncutEnv(_unlimited(env), horizon)
 
 
 def _unlimited(env: gymnasium.Env) -> gymnasium.Env:
@@ -39,16 +30,24 @@ def _unlimited(env: gymnasium.Env) -> gymnasium.Env:
     return env
 
 
-class _UncutEnv(gymnasium.Wrapper):
+class UnlimitedEnv(gymnasium.Wrapper):
+    """An environment without Gymnasium's time limit, which training keeps itself.
+
+    An environment that truncates at or after the horizon by itself no longer reports it. A truncation
+    before the horizon stays, and ends the episode.
+    """
+
     def __init__(self, env: gymnasium.Env, horizon: int) -> None:
-        super().__init__(env)
+        super().__init__(_unlimited(env))
         self._horizon, self._steps = horizon, 0
 
     def reset(self, **given: Any) -> Any:
+        """Start an episode."""
         self._steps = 0
         return self.env.reset(**given)
 
     def step(self, action: Any) -> Any:
+        """Take a step, and ignore a truncation at or after the horizon."""
         *found, truncated, info = self.env.step(action)
         self._steps += 1
         return (*found, truncated and self._steps < self._horizon, info)
@@ -63,7 +62,7 @@ class DisturbedEnv(gymnasium.Wrapper):
 
     Arguments:
         env: the environment, without time limit.
-        layout: layout of the commands.
+        layout: layout of the commands, which has to fit the environment (see `Machine.layout`).
         costs: sources of the costs; by default those of `Costs.resolve(None)`.
         name: name for messages; by default the id or the class of the environment.
 
@@ -73,7 +72,7 @@ class DisturbedEnv(gymnasium.Wrapper):
 
     Raises:
         ValueError: the action space is neither a box nor discrete; an observation is an image or has no
-            fixed size; the environment cannot be disturbed in this way.
+            fixed size.
 
     Example:
         >>> layout = DisturbanceLayout(state=4)
@@ -105,30 +104,15 @@ class DisturbedEnv(gymnasium.Wrapper):
         self._inner_observations, self._inner_actions = env.observation_space, env.action_space
         self.observation_space = _flat_space(env.observation_space, self.name)
         self.observation_size = int(self.observation_space.shape[0])
-        self.physics = physics_of(env, self.name)
+        self.physics = physics_of(env)
         self._state = _state_access(env)
         self._seen: Any = None
         self._factors = b""
         # Computed once: every step uses them.
         self._nominal = self.layout.nominal
         self._parts = (self.layout.of_state, self.layout.of_forces, self.layout.of_parameters)
-        self._check_layout()
-
-    def _check_layout(self) -> None:
-        layout, physics = self.layout, self.physics
-        if physics is not None:
-            self._bodies = body_ids(physics.model, layout.bodies, self.name)
-            physics.check_parameters(layout.parameters)
-        elif layout.bodies or layout.parameters:
-            what = ", ".join(layout.parameters) or "a force"
-            raise ValueError(f"channel: {self.name} does not use MuJoCo, which {what} needs")
-        if layout.state and layout.state != self.state_size:
-            if not self.state_size:
-                raise ValueError(NO_STATE.format(self.name))
-            raise ValueError(
-                f"channel: the state of {self.name} has {self.state_size} numbers to push, "
-                f"got {layout.state}"
-            )
+        if self.physics is not None:
+            self._bodies = [self.physics.model.body(name).id for name in self.layout.bodies]
 
     @property
     def state_size(self) -> int:
@@ -152,12 +136,11 @@ class DisturbedEnv(gymnasium.Wrapper):
     @property
     def row_type(self) -> np.dtype:
         """The type of a table row that holds the inputs and the results of one copy."""
-        action: tuple[Any, ...] = ("action", np.int32)
-        if isinstance(self.action_space, spaces.Box):
-            action = ("action", np.float32, (math.prod(self.action_space.shape),))
+        space: Any = self.action_space
+        is_box = isinstance(space, spaces.Box)
         fields = [
             ("seed", np.uint32),
-            action,
+            ("action", np.float32, (math.prod(space.shape),)) if is_box else ("action", np.int32),
             ("command", np.float32, (self.layout.size,)),
             ("alive", np.bool_),
             ("observation", np.float32, (self.observation_size,)),
@@ -179,7 +162,7 @@ class DisturbedEnv(gymnasium.Wrapper):
         self._state = self._state or _state_access(self.env)
         if self.physics is not None and self._inner.model is not self.physics.model:
             # Some environments build a new model for each episode.
-            self.physics = physics_of(self.env, self.name)
+            self.physics = physics_of(self.env)
         return self._flattened(seen), info
 
     def step(self, action: ArrayLike) -> StepResult:
@@ -281,18 +264,18 @@ def name_of(env: gymnasium.Env) -> str:
     return spec.id if spec is not None else type(env.unwrapped).__name__
 
 
-def physics_of(env: gymnasium.Env, name: str) -> Physics | None:
+def physics_of(env: gymnasium.Env) -> Physics | None:
     """Return the physics of an environment, to be changed in place, or None if it is not MuJoCo's."""
     # An environment with a MuJoCo model has imported MuJoCo already; the others should not wait for it.
     mujoco: Any = sys.modules.get("mujoco")
     model, data = (getattr(env.unwrapped, field, None) for field in ("model", "data"))
-    if mujoco is None or not isinstance(model, mujoco.MjModel):
-        return None
-    if not isinstance(data, mujoco.MjData):
+    if mujoco is None or not (
+        isinstance(model, mujoco.MjModel) and isinstance(data, mujoco.MjData)
+    ):
         return None
     # MuJoCo would restart an unstable simulation silently. NaN must reach the check in training.
     model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET.value
-    return Physics(model, name, in_place=True)
+    return Physics(model, in_place=True)
 
 
 _StateAccess = tuple[Callable[[], Any], Callable[[Any], None]]
@@ -352,7 +335,6 @@ def _image_in(space: gymnasium.Space) -> spaces.Box | None:
     if isinstance(space, spaces.Box):
         axes = len(space.shape)
         return space if axes >= 3 or (axes == 2 and space.dtype == np.uint8) else None
-    parts: Any = ()
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.values() if isinstance(space, spaces.Dict) else space
+    parts: Any = space if isinstance(space, spaces.Tuple) else ()
+    parts = space.values() if isinstance(space, spaces.Dict) else parts
     return next((image for image in map(_image_in, parts) if image is not None), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import mujoco
 import numpy as np
@@ -19,16 +19,9 @@ _LOWEST, _HIGHEST = 0.2, 1.0
 _START_SPREAD = 0.1
 
 
-class _CircleNumbers(NamedTuple):
-    target: float
-    limit: float
-    cost_limit: float
-    horizon: int
-
-
-_ROBOTS = {
-    "point": _CircleNumbers(target=5.0, limit=2.5, cost_limit=20.0, horizon=200),
-    "ant": _CircleNumbers(target=10.0, limit=3.0, cost_limit=25.0, horizon=500),
+_ROBOTS: dict[str, dict[str, Any]] = {
+    "point": {"target": 5.0, "limit": 2.5, "horizon": 200, "cost_limit": 20.0},
+    "ant": {"target": 10.0, "limit": 3.0, "horizon": 500, "cost_limit": 25.0},
 }
 
 
@@ -90,13 +83,13 @@ class Circle(RobotTask):
         defaults = _ROBOTS[robot]
         self.robot = robot
         self.name = f"{robot}-circle"
-        self.target = defaults.target if target is None else target
-        self.limit = defaults.limit if limit is None else limit
-        self.horizon = defaults.horizon if horizon is None else horizon
+        self.target = defaults["target"] if target is None else target
+        self.limit = defaults["limit"] if limit is None else limit
+        self.horizon = defaults["horizon"] if horizon is None else horizon
         check_number("target", self.target, above=True)
         check_number("limit", self.limit, above=True)
         check_whole_number("horizon", self.horizon, least=1)
-        self.cost_limits = (defaults.cost_limit,)
+        self.cost_limits = (defaults["cost_limit"],)
         self.model = self._spec().compile()
         self.observation_size = 7 if robot == "point" else self.model.nq + self.model.nv
 
@@ -125,27 +118,15 @@ class Circle(RobotTask):
     ) -> TaskOutcome:
         """Return the rewards and costs of the class description."""
         del actions
-        x, y = after.qpos[:, 0], after.qpos[:, 1]
-        vx, vy = ((after.qpos - before.qpos)[:, :2] / self.dt).T
-        distance = np.hypot(x, y)
+        info = self.motion(before, after, "xy")
+        x, vx, y, vy, distance = info.values()
         reward = (x * vy - y * vx) / (1 + np.abs(distance - self.target))
         fallen = np.zeros(len(x), bool)
         if self.robot == "ant":
             fallen = has_fallen(after)
             reward = np.where(fallen, FALL_REWARD, reward)
-        return TaskOutcome(
-            reward=reward,
-            costs=(np.abs(x) >= self.limit).astype(float)[:, None],
-            terminated=fallen,
-            memory=memory,
-            info={
-                "x_position": x,
-                "y_position": y,
-                "x_velocity": vx,
-                "y_velocity": vy,
-                "distance_from_origin": distance,
-            },
-        )
+        costs = (np.abs(x) >= self.limit).astype(float)[:, None]
+        return TaskOutcome(reward, costs, fallen, memory, info)
 
     def drawn_model(self) -> mujoco.MjModel:
         """Return a model with the circle and the two limits; the camera follows an ant."""

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from holdfast._support.arguments import check_whole_number
+from holdfast.environments import gathering
 from holdfast.environments.gathering import APPLES, ARENA, BINS, CELLS, OBJECTS
 from holdfast.gym.mujoco import models
 from holdfast.gym.mujoco.circle import FALL_REWARD, ant_start, has_fallen
@@ -79,7 +80,7 @@ class AntGather(RobotTask):
     def observe(self, now: RobotState, memory: Rows) -> Rows:
         """Return positions, velocities and sensor readings."""
         ahead, left = _in_torso_frame(now, memory)
-        readings = sensors(ahead, left, _present(memory), SENSOR_RANGE)
+        readings = gathering.sensors(ahead, left, _present(memory), SENSOR_RANGE, np)
         return np.concatenate([now.qpos, now.qvel, readings], axis=1)
 
     def outcome(
@@ -102,25 +103,10 @@ class AntGather(RobotTask):
         )
 
     def features(self, now: RobotState, memory: Rows) -> Rows:
-        """Return positions and velocities, then four numbers for each object, as in Point Gather.
-
-        The four numbers are the place in the torso's frame, with the distance d replaced by tanh(d/2);
-        tanh(d − 1), which is negative where the object is caught; and whether it is still there. Within
-        each kind, objects are sorted by distance, and caught ones come last.
-        """
+        """Return positions and velocities, then four numbers for each object, as in Point Gather."""
         ahead, left = _in_torso_frame(now, memory)
-        present = _present(memory)
-        # tanh(d/2)/d tends to 1/2 at 0; below 1e-6 the quotient has reached that to float32.
-        distance = np.maximum(np.hypot(ahead, left), 1e-6)
-        squash = np.where(present, np.tanh(distance / 2) / distance, 0.0)
-        clearance = np.where(present, np.tanh(distance - CATCH_DISTANCE), 1.0)
-        objects = np.stack([squash * ahead, squash * left, clearance, present], axis=2)
-        key = np.where(present, distance, np.inf)
-        apples = np.argsort(key[:, :APPLES], axis=1, kind="stable")
-        bombs = APPLES + np.argsort(key[:, APPLES:], axis=1, kind="stable")
-        order = np.concatenate([apples, bombs], axis=1)
-        objects = np.take_along_axis(objects, order[:, :, None], axis=1)
-        return np.concatenate([now.qpos, now.qvel, objects.reshape(len(memory), -1)], axis=1)
+        objects = gathering.object_features(ahead, left, _present(memory), CATCH_DISTANCE, np)
+        return np.concatenate([now.qpos, now.qvel, objects], axis=1)
 
     def drawn_model(self) -> mujoco.MjModel:
         """Return a model with the ant, the walls and the objects."""
@@ -131,33 +117,6 @@ class AntGather(RobotTask):
     ) -> tuple[Float[np.ndarray, "objects 2"], Bool[np.ndarray, " objects"]]:
         """Return the places of the objects, and whether each is still there."""
         return memory[: 2 * OBJECTS].reshape(OBJECTS, 2), memory[2 * OBJECTS :] > 0
-
-
-def sensors(
-    ahead: Float[np.ndarray, "rows 10"],
-    left: Float[np.ndarray, "rows 10"],
-    present: Bool[np.ndarray, "rows 10"],
-    sensor_range: float,
-) -> Float[np.ndarray, "rows 20"]:
-    """Return the sensor readings for apples, then for bombs, each in ten sectors from right to left.
-
-    These are Point Gather's sensors in NumPy, for many copies.
-
-    Example:
-        >>> ahead, left = np.full((1, 10), 3.0), np.full((1, 10), -0.1)
-        >>> sensors(ahead, left, np.arange(10)[None] == 0, 6.0)[0, :10].round(1).tolist()
-        [0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0]
-    """
-    distance = np.hypot(ahead, left)
-    seen = present & (ahead >= 0) & (distance <= sensor_range)
-    reading = np.where(seen, 1 - distance / sensor_range, 0.0)
-    sector = np.floor((np.arctan2(left, ahead) / np.pi + 0.5) * BINS)
-    # An object exactly to the left belongs to the last sector.
-    sector = np.clip(sector, 0, BINS - 1)
-    readings = np.where(sector[:, None] == np.arange(BINS)[:, None], reading[:, None], 0.0)
-    return np.concatenate(
-        [readings[..., :APPLES].max(axis=2), readings[..., APPLES:].max(axis=2)], axis=1
-    )
 
 
 def _present(memory: Rows) -> Bool[np.ndarray, "rows 10"]:

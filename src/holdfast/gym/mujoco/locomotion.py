@@ -68,9 +68,8 @@ class Locomotion(RobotTask):
 
     def observe(self, now: RobotState, memory: Rows) -> Rows:
         """Return positions, without those that the environment hides, and clipped velocities."""
-        del memory
         seen = np.clip(now.qvel, -self.seen_speed, self.seen_speed)
-        return np.concatenate([now.qpos[:, self.hidden :], seen], axis=1)
+        return self.features(RobotState(now.qpos, seen), memory)
 
     def features(self, now: RobotState, memory: Rows) -> Rows:
         """Return the observation without clipping; the future does not depend on hidden positions."""
@@ -98,13 +97,7 @@ class Locomotion(RobotTask):
         return TaskOutcome(reward, costs, terminated, memory, info)
 
     def _motion(self, before: RobotState, after: RobotState) -> dict[str, Numbers]:
-        info = {}
-        for axis, name in enumerate("xy" if self.planar else "x"):
-            info[f"{name}_position"] = after.qpos[:, axis]
-            info[f"{name}_velocity"] = (after.qpos[:, axis] - before.qpos[:, axis]) / self.dt
-        if self.planar:
-            info["distance_from_origin"] = np.hypot(after.qpos[:, 0], after.qpos[:, 1])
-        return info
+        return self.motion(before, after, "xy" if self.planar else "x")
 
     def _healthy(self, now: RobotState) -> Bool[np.ndarray, " rows"] | None:
         """Return whether copies are healthy; None for a robot that always is."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -111,6 +111,16 @@ class RobotTask(abc.ABC):
     def feature_size(self) -> int:
         """Length of the features."""
         return self.observation_size + self.memory_size
+
+    def motion(self, before: RobotState, after: RobotState, axes: str) -> dict[str, Any]:
+        """Return position and mean velocity along the first axes, "x" or "xy", as entries of `info`."""
+        info = {}
+        for axis, name in enumerate(axes):
+            info[f"{name}_position"] = after.qpos[:, axis]
+            info[f"{name}_velocity"] = (after.qpos[:, axis] - before.qpos[:, axis]) / self.dt
+        if axes == "xy":
+            info["distance_from_origin"] = np.hypot(after.qpos[:, 0], after.qpos[:, 1])
+        return info
 
     def drawn_model(self) -> mujoco.MjModel:
         """Return a model for pictures, with the joints of the task's model and more to look at."""

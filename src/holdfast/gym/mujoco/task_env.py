@@ -14,9 +14,9 @@ from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from numpy.typing import ArrayLike
 
-from holdfast._support.arguments import check_whole_number
+from holdfast._support.arguments import check_choice, check_whole_number
 from holdfast.gym.costs import cost_info
-from holdfast.gym.making import check_render_mode, found_by_name
+from holdfast.gym.making import found_by_name
 from holdfast.gym.mujoco.circle import Circle
 from holdfast.gym.mujoco.drawing import Drawing
 from holdfast.gym.mujoco.gather import AntGather
@@ -106,7 +106,7 @@ class TaskEnv(gymnasium.Env):
         if options and not isinstance(task, str):
             raise TypeError(f"task: options ({', '.join(options)}) need the name of a task")
         task = found_by_name("task", task, TASKS, **options)
-        check_render_mode(render_mode, self.metadata)
+        check_choice("render_mode", render_mode, (None, *self.metadata["render_modes"]))
         check_whole_number("width", width, least=1)
         check_whole_number("height", height, least=1)
         self.task = task
@@ -116,7 +116,6 @@ class TaskEnv(gymnasium.Env):
         self.data = mujoco.MjData(self.model)
         self.memory = np.zeros(task.memory_size)
         self._size = {"width": width, "height": height}
-        self._drawing: Drawing | None = None
         self.observation_space = spaces.Box(-np.inf, np.inf, (task.observation_size,), np.float64)
         low, high = self.model.actuator_ctrlrange.T.astype(np.float32)
         self.action_space = spaces.Box(low, high)
@@ -165,12 +164,13 @@ class TaskEnv(gymnasium.Env):
         """Return a picture of the current state."""
         if self.render_mode is None:
             return None
-        if self._drawing is None:
-            self._drawing = Drawing(self.task.drawn_model(), **self._size)
         return self._drawing.show(self.data.qpos, *self.task.objects(self.memory))
 
+    @functools.cached_property
+    def _drawing(self) -> Drawing:
+        return Drawing(self.task.drawn_model(), **self._size)
+
     def close(self) -> None:
-        """Release the graphics."""
-        if self._drawing is not None:
-            self._drawing.close()
-            self._drawing = None
+        """Release the graphics; the next picture opens them again."""
+        if "_drawing" in vars(self):
+            vars(self).pop("_drawing").close()

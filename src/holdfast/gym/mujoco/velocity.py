@@ -34,22 +34,14 @@ def velocity_cost(robot: str, limit: float) -> SpeedLimit:
     return SpeedLimit(limit, planar=robot == "Ant-v5")
 
 
-def _of_robot(name: str) -> Any:
-    """Return a property that reads and sets an attribute of the robot."""
-    return property(
-        lambda self: getattr(self.env.unwrapped, name),
-        lambda self, value: setattr(self.env.unwrapped, name, value),
-    )
-
-
-class VelocityLimited(gymnasium.Env):
+class VelocityLimited(gymnasium.Wrapper):
     """One of Gymnasium's robots, with `info["cost"]` equal to 1 in steps above a speed limit.
 
     The speed is `info["x_velocity"]`, so running backwards is free; for Ant it is the norm of the
     velocity in x and y. Everything else is the robot's: observations, rewards, seeds, pictures, and
     attributes such as `model`, `data` and `set_state`.
 
-    It is not a wrapper: the cost belongs to the environment, so that `unwrapped` has it too.
+    The cost belongs to the environment, so `unwrapped` is this environment and not the robot.
 
     Arguments:
         env: Ant-v5, HalfCheetah-v5, Hopper-v5, Swimmer-v5 or Walker2d-v5, with or without wrappers.
@@ -73,11 +65,9 @@ class VelocityLimited(gymnasium.Env):
         Ji et al., Safety-Gymnasium: A Unified Safe Reinforcement Learning Benchmark (NeurIPS 2023).
     """
 
-    env: gymnasium.Env
     limit: float
-    # The robot draws the random numbers, so this environment uses the robot's generator.
-    _np_random = _of_robot("_np_random")
-    _np_random_seed = _of_robot("_np_random_seed")
+    spec: Any = None  # `gymnasium.make` sets it, as for an environment without wrappers.
+    _np_random = property(lambda self: self.env.unwrapped._np_random)
 
     def __init__(self, env: gymnasium.Env, limit: float | None = None) -> None:
         robot = ROBOTS.get(type(env.unwrapped))
@@ -87,36 +77,23 @@ class VelocityLimited(gymnasium.Env):
             limit = LIMITS[robot]
         if not isinstance(limit, numbers.Real) or not float(limit) >= 0:
             raise ValueError(f"limit: expected a speed of at least 0, got {limit!r}")
-        self.env = env
+        super().__init__(env)
         self.limit = float(limit)
         self._cost: SpeedLimit = velocity_cost(robot, self.limit)
-        self.metadata = dict(env.metadata)
-        self.render_mode = env.render_mode
-        self.observation_space = env.observation_space
-        self.action_space = env.action_space
         if use_egl_without_display():
-            modes = self.metadata["render_modes"]
-            self.metadata["render_modes"] = [mode for mode in modes if mode != "human"]
+            modes = [mode for mode in env.metadata["render_modes"] if mode != "human"]
+            self.metadata = {**env.metadata, "render_modes": modes}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start an episode."""
-        return self.env.reset(seed=seed, options=options)
+    @property
+    def unwrapped(self) -> gymnasium.Env:
+        """This environment."""
+        return self
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Take the robot's step, and add the cost of its speed."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         cost = float(self._cost.of_info(info))
         return observation, float(reward), terminated, truncated, {**info, "cost": cost}
-
-    def render(self) -> Any:
-        """Return the robot's picture."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """Release the graphics."""
-        self.env.close()
 
     def __getattr__(self, name: str) -> Any:
         # Not for "env": `copy.copy` asks for attributes before it has set any, which would recurse.
