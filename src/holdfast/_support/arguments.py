@@ -43,9 +43,10 @@ def check_number(
         and not (above and value == least)
     ):
         return
-    expected = f"{'over' if above else 'of at least'} {least:g}"
-    expected += f" and at most {most:g}" if math.isfinite(most) else ""
-    raise ValueError(f"{name}: expected a number {expected}, got {value!r}")
+    limits = {f"{'over' if above else 'of at least'} {least:g}": least, f"at most {most:g}": most}
+    expected = " and ".join(text for text, limit in limits.items() if math.isfinite(limit))
+    expected = f"number {expected}" if expected else "finite number"
+    raise ValueError(f"{name}: expected a {expected}, got {value!r}")
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
