@@ -24,6 +24,9 @@ from holdfast.uncertainty.nearest_point import nearest_member
 Rows: TypeAlias = Float[Array, "*rows K"]
 PerRow: TypeAlias = Float[Array, "*rows"]
 
+EPS = float(np.finfo(np.float64).eps)
+# The smallest normal number. Compiled code replaces smaller ones by zero.
+SMALLEST = float(np.finfo(np.float64).tiny)
 # Absolute tolerance of a membership check. Divergences are sums of terms of order one, so their
 # rounding error is about 50 eps.
 _ROUNDING = 1e-14
@@ -52,6 +55,28 @@ class Response(NamedTuple):
     value: PerRow
     lower: PerRow
     multiplier: PerRow
+
+
+class Bracket(NamedTuple):
+    """The worst response to targets y in each row, with bounds that hold after rounding.
+
+    Attributes:
+        response: the worst response.
+        lower: lower bound on the minimum over the set, rounding included.
+        upper: value of a proved member of the set, an upper bound on the minimum, rounding included.
+
+    Example:
+        >>> import holdfast as hf
+        >>> import numpy as np
+        >>> p, y = np.array([[0.25, 0.75]]), np.array([[0.0, 1.0]])
+        >>> _, lower, upper = hf.KL(0.0).bracket(p, y)
+        >>> print(lower < 0.75, 0.75 < upper, upper - lower < 1e-14)
+        [ True] [ True] [ True]
+    """
+
+    response: Response
+    lower: PerRow
+    upper: PerRow
 
 
 class UncertaintySet(eqx.Module):
@@ -163,13 +188,17 @@ class UncertaintySet(eqx.Module):
         return lax.map(one, flat, batch_size=block).reshape(*rows, width)
 
     def scaled(self, factor: ArrayLike) -> Self:
-        """Return the set with its radii multiplied by a factor; zero times infinity is zero."""
+        """Return the set with its radii multiplied by a factor; zero times infinity is zero.
+
+        Positive products below the smallest normal number become that number: the set is never smaller.
+        """
         if not (np.asarray(factor, float) >= 0).all():
             raise ValueError(f"factor: expected at least 0, got {factor!r}")
         radius, factor = np.broadcast_arrays(np.asarray(self.radius), np.asarray(factor, float))
         product = np.zeros(radius.shape)
-        np.multiply(radius, factor, out=product, where=(radius > 0) & (factor > 0))
-        return self._with(radius=product)
+        some = (radius > 0) & (factor > 0)
+        np.multiply(radius, factor, out=product, where=some)
+        return self._with(radius=np.where(some, np.maximum(product, SMALLEST), 0.0))
 
     def with_radius(self, radius: ArrayLike) -> Self:
         """Return the same kind of set with another radius."""
@@ -190,8 +219,12 @@ class UncertaintySet(eqx.Module):
         """Absolute rounding error of `divergence`."""
         return _ROUNDING
 
-    def reach(self, p: Float[np.ndarray, "S A K"]) -> Bool[np.ndarray, "S A K"]:
-        """Return which outcomes some member gives mass to; a table leaves out the others."""
+    def reach(self, p: Any) -> Any:
+        """Return which outcomes some member gives mass to; a table leaves out the others.
+
+        Arguments:
+            p: nominal rows, in NumPy or JAX.
+        """
         return p > 0 if self.keeps_support else np.ones(p.shape, bool)
 
     @compiled_float64
@@ -208,12 +241,77 @@ class UncertaintySet(eqx.Module):
         value = (kernel * y).sum(-1)
         return Response(kernel, value, self.dual_value(p, y), jnp.zeros_like(value))
 
-    def respond_and_check(
-        self, p: Rows, y: Rows, guess: PerRow | None = None
-    ) -> tuple[Response, Bool[Array, "*rows"]]:
-        """Return the worst response, and whether a separate check finds it in the set."""
+    @compiled_float64
+    def bracket(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Bracket:
+        """Return the worst response to y and bounds on the minimum that hold after rounding.
+
+        Membership is checked apart from the search: the upper bound depends on the response itself and
+        on its divergence.
+        """
         response = self.respond(p, y, guess)
-        return response, self.contains(p, response.kernel)
+        lower = response.lower - self.lower_rounding(p, y, response)
+        share = self.member_share(p, response.kernel)
+        return Bracket(response, lower, self.mixed_value(p, response.kernel, y, share))
+
+    def lower_rounding(self, p: Rows, y: Rows, response: Response) -> PerRow:
+        """Return a bound on the rounding error of `response.lower`.
+
+        The default is for any formula with a few sums over a row.
+        """
+        del response
+        scale = RowScale.of(self.reach(p), y)
+        return EPS * (2 * scale.terms + 32) * scale.size
+
+    def member_share(self, p: Rows, q: Rows) -> PerRow:
+        """Return a share t in [0, 1] such that p + t·(q − p) is a proved member of the set.
+
+        The default moves q towards p by the ratio of radius and divergence, as for a convex divergence,
+        and checks the divergence of the mixture. `rounding` is the error of a divergence. A set without
+        `divergence` has to define `contains`.
+        """
+        if type(self).divergence is UncertaintySet.divergence:
+            return jnp.where(self.contains(p, q), 1.0, 0.0)
+        radius = self.row_radius(p)
+        share = self._share_of_divergence(p, q, 2 * self.rounding)
+        mixture = p + share[..., None] * (q - p)
+        inside = self.divergence(p, mixture) + self.rounding <= radius
+        return jnp.where(inside, share, 0.0)
+
+    def _share_of_divergence(self, p: Array, q: Array, absolute: Array | float) -> Array:
+        """Return the share radius/divergence, rounded down, for a divergence that is convex in q.
+
+        Arguments:
+            p: nominal rows.
+            q: non-negative rows; q divided by its sum is meant.
+            absolute: absolute rounding error of the divergence, besides a relative one.
+        """
+        radius = self.row_radius(p)
+        # 128 eps for the terms of a divergence, n eps/2 for its sum, and rows that do not sum to one:
+        # the divergences here are at most 1/sum² too small.
+        relative = EPS * (128 + (p > 0).sum(-1)) + 4 * jnp.abs(q.sum(-1) - 1)
+        divergence = self.divergence(p, q) * (1 + relative) + absolute
+        inside = (divergence <= radius) & (divergence < jnp.inf)
+        shrunk = radius / jnp.where(divergence > 0, divergence, 1.0) * (1 - 4 * EPS)
+        return jnp.where(inside, 1.0, jnp.where(divergence < jnp.inf, shrunk, 0.0))
+
+    def mixed_value(self, p: Rows, q: Rows, y: Rows, share: PerRow) -> PerRow:
+        """Return an upper bound on the value of p + share·(q − p), rounding included.
+
+        Arguments:
+            p: nominal rows.
+            q: non-negative rows; q divided by its sum is meant.
+            y: targets.
+            share: share of q; anything that is not in [0, 1] counts as zero.
+        """
+        reached = self.reach(p)
+        scale = RowScale.of(reached, y)
+        u = jnp.where(reached, y - scale.low[..., None], 0.0)
+        nominal = (p * u).sum(-1)
+        proper = ((q >= 0) & (reached | (q == 0))).all(-1) & (share >= 0) & (share <= 1)
+        own = jnp.where(proper, (q * u).sum(-1) / q.sum(-1), nominal)
+        mixed = own + jnp.where(proper, 1 - share, 0.0) * jnp.maximum(nominal - own, 0.0)
+        # Two sums of n non-negative terms and a quotient; the last sum rounds the value itself.
+        return scale.low + mixed * (1 + EPS * (scale.terms + 12)) + 2 * EPS * scale.size
 
     def row_radius(self, p: Rows) -> PerRow:
         """Return the radius of each row of p."""
@@ -288,12 +386,54 @@ class UncertaintySet(eqx.Module):
         return self._with(**changes)
 
 
+class RowScale(NamedTuple):
+    """Quantities that rounding errors of a row are proportional to.
+
+    Attributes:
+        terms: number of outcomes that members may have mass on.
+        low: the smallest target of these outcomes.
+        span: the largest target minus the smallest.
+        size: the largest absolute value of a target.
+    """
+
+    terms: PerRow
+    low: PerRow
+    span: PerRow
+    size: PerRow
+
+    @classmethod
+    def of(cls, reached: Bool[Array, "*rows K"], y: Rows) -> RowScale:
+        """Return the scale of rows of targets."""
+        low = jnp.where(reached, y, jnp.inf).min(-1)
+        high = jnp.where(reached, y, -jnp.inf).max(-1)
+        return cls(reached.sum(-1), low, high - low, jnp.maximum(jnp.abs(low), jnp.abs(high)))
+
+
 class RespondingSet(UncertaintySet):
-    """A set that computes the worst response and its dual value together, in `respond`."""
+    """A set that computes the worst response and its dual value together, in `respond`.
+
+    The dual value is computed for targets minus their smallest, so that its error is proportional to
+    their span.
+    """
+
+    # Rounding errors of the dual value, in units of eps·span: for every term of a sum, and besides. The
+    # derivation is in docs/explanation/certificates.md.
+    per_term: ClassVar[float] = 0.5
+    besides: ClassVar[float] = 8.0
 
     @abc.abstractmethod
     def respond(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Response:
         """Return the worst response to y and the dual value that certifies it."""
+
+    def lower_rounding(self, p: Rows, y: Rows, response: Response) -> PerRow:
+        """Return a bound on the rounding error of `response.lower`."""
+        del response
+        scale = RowScale.of(self.reach(p), y)
+        return EPS * ((self.per_term * scale.terms + self.besides) * scale.span + 2 * scale.size)
+
+    def member_share(self, p: Rows, q: Rows) -> PerRow:
+        """Return a share t in [0, 1] such that p + t·(q − p) is a proved member of the set."""
+        return self._share_of_divergence(p, q, EPS * (8 + (p > 0).sum(-1)))
 
     def worst_response(self, p: Rows, y: Rows) -> Rows:
         """Return the member q that minimises q·y."""
@@ -313,5 +453,13 @@ def non_negative(name: str, value: ArrayLike, most: float = np.inf) -> Float[np.
         expected = "at least 0" if most == np.inf else f"numbers in [0, {most:g}]"
         where = f" at {where}" if where.startswith("(") else ""
         raise ValueError(f"{name}: expected {expected}, got {array[index]}{where}")
+    subnormal = (array > 0) & (array < SMALLEST)
+    if subnormal.any():
+        index, where = first_place(subnormal)
+        where = f" at {where}" if where.startswith("(") else ""
+        raise ValueError(
+            f"{name}: expected 0 or at least the smallest normal number {SMALLEST:.2g}, "
+            f"got {array[index]}{where}"
+        )
     array.flags.writeable = False
     return array

@@ -22,15 +22,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 from holdfast.model.table import Table
 from holdfast.uncertainty import UncertaintySet
+from holdfast.uncertainty.protocol import EPS, SMALLEST
 
 T = TypeVar("T")
 
 # Worst responses are computed for blocks of states with at most this many entries. 2¹⁴ doubles are
 # 128 KiB, so that a block's rows and their temporaries stay in the second-level cache.
 _BLOCK_ENTRIES = 1 << 14
-# Rounding errors allowed for in a certificate, in units of eps·(largest |signal| + largest |V|)/(1−γ).
-# A row of up to a few thousand terms, summed pairwise, loses at most log₂ K ≈ 12 of them.
-_ROUNDING_ERRORS = 16
+# Rounding errors of a state's value besides those of its rows and of the sum over actions: two of the
+# targets, one of the policy's own sum, and two to spare.
+_PER_STATE = 5
+# The last operations of a bound, differences and a division by 1−γ, round it by less than this.
+_ROUND_UP = 1 + 8 * EPS
 
 
 class PolicyValues(eqx.Module):
@@ -67,8 +70,9 @@ class WorstResponse(NamedTuple):
     Attributes:
         chain: P_π under the response, in the form of `chain`.
         reward: mean signal in each state under the response.
-        upper: T̄V = Σ_a π(a|s)·q·y for the response q, a member of the set.
-        lower: T̲V, a lower bound on the robust Bellman operator at V, from the set's dual value.
+        lower: T̲V, a lower bound on the robust Bellman operator at V, from the set's dual value, rounding
+            included.
+        rounding: the part of `lower` that allows for rounding.
         action_values: min over the set of q·y.
         multipliers: nature's dual variables.
         kernel: the response itself, or None.
@@ -76,8 +80,8 @@ class WorstResponse(NamedTuple):
 
     chain: Float[Array, "..."]
     reward: Float[Array, " S"]
-    upper: Float[Array, " S"]
     lower: Float[Array, " S"]
+    rounding: Float[Array, " S"]
     action_values: Float[Array, "S A"]
     multipliers: Float[Array, "S A"]
     kernel: Float[Array, "S A K"] | None
@@ -165,10 +169,89 @@ def occupancy(table: Table, factors: Factors) -> Float[Array, " S"]:
     return jnp.maximum(jnp.zeros(table.states).at[factors.order].set(permuted[:, 0]), 0.0)
 
 
+def reached_states(table: Table, policy: Float[Array, "S A"]) -> Bool[Array, " S"]:
+    """Return the states that π reaches from the initial distribution under some kernel of the set.
+
+    Values elsewhere change nothing, so that certificates leave them out. In large models, all states.
+    """
+    if table.is_large:
+        return jnp.ones(table.states, bool)
+    possible = table.uncertainty.reach(table.probabilities) & (policy > 0)[..., None]
+    if table.successors is None:
+        leads = possible.any(1)
+    else:
+        state = jnp.arange(table.states)[:, None, None]
+        leads = jnp.zeros((table.states, table.states), bool)
+        leads = leads.at[state, table.successors].max(possible)
+
+    def body(found: tuple[Array, Array]) -> tuple[Array, Array]:
+        reached, _ = found
+        more = reached | (leads & reached[:, None]).any(0)
+        return more, (more != reached).any()
+
+    start = table.initial > 0, jnp.array(True)
+    return lax.while_loop(lambda found: found[1], body, start)[0]
+
+
+def is_silent(
+    table: Table,
+    signal: Float[Array, "S A J"],
+    policy: Float[Array, "S A"],
+    reached: Bool[Array, " S"],
+) -> Bool[Array, ""]:
+    """Return whether π never meets a signal other than zero: all its values are then exactly zero."""
+    possible = table.uncertainty.reach(table.probabilities) & (policy > 0)[..., None]
+    return ~((signal != 0) & possible & reached[:, None, None]).any()
+
+
+def initial_value(table: Table, values: Float[Array, " S"]) -> Float[Array, ""]:
+    """Return V(ρ) = Σ ρ(s)·V(s), summed by halves, so that its error grows with log₂ S."""
+    terms = table.initial * values
+    terms = jnp.pad(terms, (0, (1 << (table.states - 1).bit_length()) - table.states))
+    while len(terms) > 1:
+        half = len(terms) // 2
+        terms = terms[:half] + terms[half:]
+    return terms[0]
+
+
+def certified_error(
+    table: Table,
+    reached: Bool[Array, " S"],
+    values: Float[Array, " S"],
+    above: Float[Array, " S"],
+    below: Float[Array, " S"],
+) -> Float[Array, ""]:
+    """Return a bound on the error of `initial_value`; infinite if something is not a number.
+
+    Arguments:
+        table: the model.
+        reached: states that the policy can reach.
+        values: V.
+        above: upper bound on T̄V − V in every state.
+        below: upper bound on V − T̲V in every state.
+    """
+    largest = jnp.where(reached, jnp.maximum(above, below), 0.0).max()
+    # 1 − γ is exact for γ ≥ 1/2 (Sterbenz), and rounded by eps/2 otherwise.
+    error = jnp.maximum(largest, 0.0) / (1 - table.discount)
+    # Half an eps for every halving, for the products and for ρ's own sum; the rest is for the
+    # difference of the value and this error, or a threshold.
+    count = (table.states - 1).bit_length() / 2 + 2
+    size = (table.initial * jnp.abs(values)).sum()
+    underflow = jnp.where(size > 0, 2 * table.states * SMALLEST, 0.0)
+    error = (error + EPS * count * size + underflow) * _ROUND_UP
+    return jnp.where(error >= 0, error, jnp.inf)
+
+
 def rounding(table: Table, signal: Array, values: Array) -> Float[Array, ""]:
-    """Return an allowance for rounding: a certificate must not claim an error of zero."""
+    """Return an allowance for rounding in bounds that hold for all policies at once.
+
+    Every state's value is a sum over K outcomes and A actions of terms of at most |signal| + |V|; the
+    sum over the initial distribution has S terms.
+    """
     scale = jnp.abs(signal).max() + jnp.abs(values).max()
-    return _ROUNDING_ERRORS * jnp.finfo(values.dtype).eps * scale / (1 - table.discount)
+    states, actions, width = table.probabilities.shape
+    count = 4 * width + 2 * actions + 64
+    return EPS * scale * (count / (1 - table.discount) + states)
 
 
 def per_signal(function: Callable[..., T], table: Table, *arguments: Array) -> T:
@@ -216,7 +299,7 @@ def collect(
     """
     residual = jnp.abs(reward + table.discount * next_values(table, flow, values) - values).max()
     return PolicyValues(
-        value=table.initial @ values,
+        value=initial_value(table, values),
         values=values,
         advantages=advantages(table, signal, kernel, values),
         occupancy=visits,
@@ -244,14 +327,18 @@ def worst_response(
         keep_kernel: whether to return the response itself, (S, A, K).
     """
 
-    def respond(uncertainty: UncertaintySet, p: Array, y: Array, c, pi, guess) -> WorstResponse:  # type: ignore[no-untyped-def]
+    def respond(
+        uncertainty: UncertaintySet, p: Array, y: Array, c, pi, guess, size
+    ) -> WorstResponse:  # type: ignore[no-untyped-def]
         response = uncertainty.respond(p, y, guess)
         joint = pi[..., None] * response.kernel
+        rounded = uncertainty.lower_rounding(p, y, response)
+        rounded = ((pi * rounded).sum(-1) + _state_rounding(pi, size, p.shape[-1])) * _ROUND_UP
         return WorstResponse(
             chain=joint.sum(-2) if table.successors is None else joint,
             reward=(pi * c[..., 0]).sum(-1) if c.shape[-1] == 1 else (joint * c).sum((-2, -1)),
-            upper=(pi * response.value).sum(-1),
-            lower=(pi * response.lower).sum(-1),
+            lower=(pi * response.lower).sum(-1) - rounded,
+            rounding=rounded,
             action_values=response.value,
             multipliers=response.multiplier,
             kernel=response.kernel if keep_kernel else None,
@@ -271,30 +358,66 @@ def certified_values(
     found = signal_values(table, signal, policy, kernel)
     response = worst_response(table, signal, policy, found.values, multipliers)
     below = jnp.maximum((found.values - response.lower).max(), 0.0)
+    error = found.error + below / (1 - table.discount) * _ROUND_UP
     return dataclasses.replace(
         found,
-        error=found.error + below / (1 - table.discount),
+        error=jnp.where(error >= 0, error, jnp.inf),
         kernel=kernel,
         multipliers=response.multipliers,
     )
 
 
-def checked_response(
+def bracketed_response(
     table: Table,
     signal: Float[Array, "S A J"],
     policy: Float[Array, "S A"],
     values: Float[Array, " S"],
     multipliers: Float[Array, "S A"],
-) -> tuple[Float[Array, " S"], Float[Array, " S"], Bool[Array, ""]]:
-    """Return T̄V, T̲V, and whether the response behind T̄V was checked to be in the set."""
+) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
+    """Return T̄V and T̲V, rounding included; T̄V is built from proved members of the set."""
 
-    def respond(uncertainty: UncertaintySet, p: Array, y: Array, c, pi, guess) -> tuple:  # type: ignore[no-untyped-def]
+    def respond(uncertainty: UncertaintySet, p: Array, y: Array, c, pi, guess, size) -> tuple:  # type: ignore[no-untyped-def]
         del c
-        response, inside = uncertainty.respond_and_check(p, y, guess)
-        return (pi * response.value).sum(-1), (pi * response.lower).sum(-1), inside.all(-1)
+        _, lower, upper = uncertainty.bracket(p, y, guess)
+        rounded = _state_rounding(pi, size, p.shape[-1]) * _ROUND_UP
+        return (pi * upper).sum(-1) + rounded, (pi * lower).sum(-1) - rounded
 
-    upper, lower, inside = _by_blocks(respond, table, signal, values, policy, multipliers)
-    return upper, lower, inside.all()
+    return _by_blocks(respond, table, signal, values, policy, multipliers)
+
+
+def bracketed_actions(
+    table: Table,
+    signal: Float[Array, "S A J"],
+    values: Float[Array, " S"],
+    multipliers: Float[Array, "S A"],
+) -> tuple[Float[Array, "S A"], Float[Array, "S A"], Float[Array, "S A"]]:
+    """Return min q·y for every action, an upper bound on it with rounding, and the multipliers."""
+
+    def respond(uncertainty: UncertaintySet, p: Array, y: Array, c, pi, guess, size) -> tuple:  # type: ignore[no-untyped-def]
+        del c, pi
+        response, _, upper = uncertainty.bracket(p, y, guess)
+        underflow = jnp.where(size > 0, 16 * p.shape[-1] * SMALLEST, 0.0)
+        upper = upper + (_PER_STATE * EPS * size + underflow)
+        return response.value, upper, response.multiplier
+
+    return _by_blocks(respond, table, signal, values, multipliers, multipliers)
+
+
+def _state_rounding(
+    policy: Float[Array, "S A"], size: Float[Array, "S A"], width: int
+) -> Float[Array, " S"]:
+    """Return the rounding error of a state's value besides that of its rows.
+
+    Arguments:
+        policy: π.
+        size: largest |signal| + γ|V| of each row, zero where all are zero.
+        width: number of entries of a row.
+    """
+    some = (policy > 0) & (size > 0)
+    # The sum over actions, and what products of small numbers lose to underflow.
+    count = (policy > 0).sum(-1) / 2 + _PER_STATE
+    underflow = jnp.where(some.any(-1), 16.0 * (width + policy.shape[-1]) * SMALLEST, 0.0)
+    return EPS * count * (policy * size).sum(-1) + underflow
 
 
 def _by_blocks(
@@ -305,12 +428,16 @@ def _by_blocks(
     policy: Array,
     multipliers: Array,
 ) -> Any:
-    """Return respond(set, p, y, signal, policy, multipliers) for all states, block by block."""
+    """Return respond(set, p, y, signal, policy, multipliers, size) for all states, block by block.
+
+    The size of a row is the largest |signal| + γ|V| that members may meet.
+    """
 
     def answer(p, successors, uncertainty, c, pi, guess) -> Any:  # type: ignore[no-untyped-def]
-        following = values if successors is None else values[successors]
-        y = jnp.broadcast_to(c + table.discount * following, p.shape)
-        return respond(uncertainty, p, y, c, pi, guess)
+        following = table.discount * (values if successors is None else values[successors])
+        y = jnp.broadcast_to(c + following, p.shape)
+        size = jnp.where(uncertainty.reach(p), jnp.abs(c) + jnp.abs(following), 0.0).max(-1)
+        return respond(uncertainty, p, y, c, pi, guess, size)
 
     states = block = table.states
     arrays = (signal, policy, multipliers)
