@@ -83,6 +83,7 @@ class ChiSquare(RespondingSet):
             jnp.maximum(kernel, 0.0), lower=span * jnp.where(concentrated, 0.0, dual)
         )
 
+    @compiled_float64
     def member_share(self, p: Rows, q: Rows) -> PerRow:
         """Return a share t in [0, 1] such that p + t·(q − p) is a proved member of the set."""
         # The divergence has a relative error only, and loses at most the smallest number to underflow.
@@ -175,7 +176,9 @@ class _Part(NamedTuple):
         return radius * self.mass - self.rest
 
     def bound(self, depth: Array, radius: Array) -> Array:
-        """Return η − √((1 + radius)·Σ p·max(η − u, 0)²) for η = mean + depth, with u < η in the part.
+        """Return η − √((1 + radius)·Σ p·(η − u)²) over the part, for η = mean + depth.
+
+        It is a lower bound on the minimum if no outcome outside the part is below η.
 
         The difference of the two large terms is expanded, because it would cancel.
         """
@@ -205,11 +208,13 @@ def _tilt(p: Array, u: Array, radius: Array) -> tuple[_Part, Array]:
     non-negative terms; between two points η has a closed form.
     """
     step = jnp.diff(u, axis=-1)
-    below = jnp.cumsum(p, axis=-1)[..., :-1]
+    # Multiplied by the square of the scale, so that products of small numbers do not underflow.
+    below = jnp.cumsum(p * _SCALE**2, axis=-1)[..., :-1]
     first = jnp.cumsum(below * step, axis=-1)
     second = jnp.cumsum(step * (first - below * step + first), axis=-1)
     # Points at which the ratio is still too large. Ties for the minimum have empty sums.
-    short = (second > (1 + radius)[..., None] * first * first) | (first == 0)
+    allowed = ((1 + radius) / _SCALE)[..., None] * (first / _SCALE)
+    short = (second > allowed * first) | (first == 0)
     place = short.sum(-1, keepdims=True)
     part = _Part.of(p, u, jnp.arange(u.shape[-1]) <= place)
     surplus = part.surplus(radius)
@@ -217,12 +222,10 @@ def _tilt(p: Array, u: Array, radius: Array) -> tuple[_Part, Array]:
     depth = jnp.where(inner, part.deviation / jnp.sqrt(jnp.where(inner, surplus, 1.0)), jnp.inf)
     ends = jnp.pad(part.away, [(0, 0)] * (u.ndim - 1) + [(0, 1)], constant_values=jnp.inf)
     left, right = (jnp.take_along_axis(ends, place + k, axis=-1)[..., 0] for k in (0, 1))
-    depth = jnp.clip(depth, left, right)
-    # Compute the part again from η, so that the bound depends on η alone. An outcome just above η lowers
-    # the bound a little, one just below η must not be missing: hence the allowance for rounding.
-    limit = depth * (1 + 8 * EPS) + 8 * EPS
-    again = _Part.of(p, u, (p > 0) & (part.away < limit[..., None]))
-    return again, depth + ((part.anchor - again.anchor) + (part.offset - again.offset))
+    # An outcome of the part just above η only lowers the bound; one outside must not be below η. Hence
+    # η stays below the next outcome by the rounding error of their distance.
+    right = right * (1 - 4 * EPS) - 4 * EPS * jnp.abs(part.offset)
+    return part, jnp.maximum(jnp.clip(depth, left, right), SMALLEST)
 
 
 def _shift(p: Array, z: Array, x: Array) -> Array:

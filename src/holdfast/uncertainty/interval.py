@@ -94,6 +94,7 @@ class Interval(FromCounts):
         """Return which outcomes some member gives mass to; a table leaves out the others."""
         return (self.upper > 0) | (p > 0)
 
+    @compiled_float64
     def member_share(self, p: Rows, q: Rows) -> PerRow:
         """Return a share t in [0, 1] such that p + t·(q − p) is a member, up to 4 eps of each entry.
 
@@ -108,6 +109,7 @@ class Interval(FromCounts):
         shrunk = radius / jnp.where(largest > 0, largest, 1.0) * (1 - 4 * EPS)
         return jnp.where(inside, 1.0, jnp.where(largest < jnp.inf, shrunk, 0.0))
 
+    @compiled_float64
     def mixed_value(self, p: Rows, q: Rows, y: Rows, share: PerRow) -> PerRow:
         """Return an upper bound on the value of a member near p + share·(q − p), rounding included.
 

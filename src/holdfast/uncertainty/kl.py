@@ -115,6 +115,7 @@ class KL(FromCounts):
             multiplier=jnp.where(trivial, 0.0, beta / jnp.where(trivial, 1.0, scaled.span)),
         )
 
+    @compiled_float64
     def lower_rounding(self, p: Rows, y: Rows, response: Response) -> PerRow:
         """Return a bound on the rounding error of `response.lower`.
 
@@ -125,6 +126,7 @@ class KL(FromCounts):
         growth = jnp.where(beta > 0.99 * _SMALL, jnp.maximum(1.0, 1 / beta), 1.0)
         return EPS * (((scale.terms / 2 + 5) * growth + 6) * scale.span + 2 * scale.size)
 
+    @compiled_float64
     def member_share(self, p: Rows, q: Rows) -> PerRow:
         """Return a share t in [0, 1] such that p + t·(q − p) is a proved member of the set."""
         # The divergence has a relative error only, and loses at most the smallest number to underflow.

@@ -253,6 +253,7 @@ class UncertaintySet(eqx.Module):
         share = self.member_share(p, response.kernel)
         return Bracket(response, lower, self.mixed_value(p, response.kernel, y, share))
 
+    @compiled_float64
     def lower_rounding(self, p: Rows, y: Rows, response: Response) -> PerRow:
         """Return a bound on the rounding error of `response.lower`.
 
@@ -262,6 +263,7 @@ class UncertaintySet(eqx.Module):
         scale = RowScale.of(self.reach(p), y)
         return EPS * (2 * scale.terms + 32) * scale.size
 
+    @compiled_float64
     def member_share(self, p: Rows, q: Rows) -> PerRow:
         """Return a share t in [0, 1] such that p + t·(q − p) is a proved member of the set.
 
@@ -294,6 +296,7 @@ class UncertaintySet(eqx.Module):
         shrunk = radius / jnp.where(divergence > 0, divergence, 1.0) * (1 - 4 * EPS)
         return jnp.where(inside, 1.0, jnp.where(divergence < jnp.inf, shrunk, 0.0))
 
+    @compiled_float64
     def mixed_value(self, p: Rows, q: Rows, y: Rows, share: PerRow) -> PerRow:
         """Return an upper bound on the value of p + share·(q − p), rounding included.
 
@@ -425,12 +428,14 @@ class RespondingSet(UncertaintySet):
     def respond(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Response:
         """Return the worst response to y and the dual value that certifies it."""
 
+    @compiled_float64
     def lower_rounding(self, p: Rows, y: Rows, response: Response) -> PerRow:
         """Return a bound on the rounding error of `response.lower`."""
         del response
         scale = RowScale.of(self.reach(p), y)
         return EPS * ((self.per_term * scale.terms + self.besides) * scale.span + 2 * scale.size)
 
+    @compiled_float64
     def member_share(self, p: Rows, q: Rows) -> PerRow:
         """Return a share t in [0, 1] such that p + t·(q − p) is a proved member of the set."""
         return self._share_of_divergence(p, q, EPS * (8 + (p > 0).sum(-1)))
