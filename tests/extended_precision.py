@@ -34,7 +34,9 @@ def _kl(p, u, radius):
     mean = (p * u).sum()
     away = u - mean
     variance, third = (p * away**2).sum(), (p * away**3).sum()
-    if np.sqrt(2 * radius / variance) < 1e-9:  # beyond the digits of a search: the expansion at β = 0
+    if (
+        np.sqrt(2 * radius / variance) < 1e-9
+    ):  # beyond the digits of a search: the expansion at β = 0
         return mean - np.sqrt(2 * radius * variance) + radius * third / (3 * variance)
 
     def log_mass_and_divergence(beta):
@@ -144,8 +146,8 @@ def least_row_value(ball, p, y, radius, place=()):
 def worst_value(model, policy, found, signal):
     """Return the worst-case value of a signal and its accuracy, refined from an evaluation.
 
-    Corrections (I − γP)⁻¹(TV − V), with the operator T in extended precision, are added to V until the
-    residual stops falling. The true value is then within residual/(1−γ), whatever P is.
+    Corrections (I − γP)⁻¹(TV − V), with the operator T in extended precision, are added to V. The true
+    value is within residual/(1−γ) of the V with the smallest residual, whatever P is.
     """
     kernel = found.kernel.dense() if isinstance(found.kernel, hf.Kernel) else found.kernel
     chain = np.einsum("sa,sat->st", policy, kernel)
@@ -166,11 +168,10 @@ def worst_value(model, policy, found, signal):
         return result
 
     values, residual = found.values.astype(LONG), np.inf
-    for _ in range(30):
+    for _ in range(12):
         change = swept(values) - values
-        if np.abs(change).max() >= residual / 2:
-            break
-        best, residual = values, np.abs(change).max()
+        if np.abs(change).max() < residual:
+            best, residual = values, np.abs(change).max()
         values = values + inverse @ change
     initial = model.initial.astype(LONG)
     value = (initial * best).sum() / initial.sum()

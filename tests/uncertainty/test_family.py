@@ -448,8 +448,10 @@ def test_sets_can_be_used_inside_a_user_s_own_jit(make):
         return x + same.dual_value(p.copy(), y.copy())
 
     with jax.enable_x64(True):
-        response, lower, upper = set_is_an_argument(ball, p, signal, values)
-        _, lower_of_more, upper_of_more = set_is_an_argument(ball.scaled(20.0), p, signal, values)
+        found = set_is_an_argument(ball, p, signal, values)
+        of_more = set_is_an_argument(ball.scaled(20.0), p, signal, values)
+    response, lower, upper = jax.tree.map(np.asarray, found)
+    _, lower_of_more, upper_of_more = jax.tree.map(np.asarray, of_more)
     assert (upper - lower <= 1e-12).all()
     assert (upper_of_more - lower_of_more <= 1e-12).all()
     assert (lower_of_more <= upper).all()

@@ -4,10 +4,10 @@ import os
 
 import numpy as np
 import pytest
+from tests.extended_precision import LONG_EPS, least_row_value
 
 import holdfast as hf
 from holdfast.model.checks import normalised
-from tests.extended_precision import LONG_EPS, least_row_value
 
 ROWS, WIDTH = 64, 5
 TINY, EPS = np.finfo(float).tiny, np.finfo(float).eps
@@ -145,7 +145,7 @@ def test_the_divergence_of_a_near_row_has_full_relative_accuracy():
 def test_small_radii_and_distances_are_refused():
     with pytest.raises(ValueError, match=r"radius: expected 0 or at least the smallest normal"):
         hf.KL(1e-310)
-    with pytest.raises(ValueError, match=r"upper: expected 0 or at least .* got 1e-310 at \(state 0, action 1\)"):
+    with pytest.raises(ValueError, match=r"upper: .* got 1e-310 at \(state 0, action 1\)"):
         hf.Interval([[0.5, 0.0]], [[1.0, 1e-310]])
     with pytest.raises(ValueError, match=r"metric: expected 0 or a normal number, got 1e-310"):
         hf.Wasserstein(0.1, metric=[[0, 1e-310], [1e-310, 0]])

@@ -74,7 +74,7 @@ def lagrangian_bound(table: Table, actions: int) -> LagrangianBound:
     """
     count = len(table.thresholds)
     first = _at(table, np.zeros(count))
-    if count == 0:
+    if count == 0 or not np.isfinite(first.value):  # signals too large for double precision
         return first
     reach = _reach(table, first)
     if reach is None:
