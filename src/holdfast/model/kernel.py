@@ -102,15 +102,15 @@ def dropped(
         ValueError: `least` is not a number in [0, 1), or a row has no successor left.
     """
     check_number("drop_below", least, most=1.0)
-    lists = isinstance(transitions, Kernel)
-    rows = transitions.probabilities if lists else transitions
+    lists = transitions if isinstance(transitions, Kernel) else None
+    rows = np.asarray(transitions if lists is None else lists.probabilities)
     kept = np.where(rows < least, 0.0, rows)
     empty = kept.max(-1) == 0
     if empty.any():
         _, where = first_place(empty)
         raise ValueError(f"drop_below: every successor of {where} has a probability below {least}")
     kept = frozen(normalised(kept))
-    return Kernel(transitions.successors, kept) if lists else kept
+    return kept if lists is None else Kernel(lists.successors, kept)
 
 
 def grouped_sum(

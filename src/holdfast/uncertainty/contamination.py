@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from holdfast._support.precision import compiled_float64
-from holdfast.uncertainty.protocol import SMALLEST, PerRow, Response, Rows
+from holdfast.uncertainty.rows import SMALLEST, PerRow, Response, Rows
 from holdfast.uncertainty.simplex import SetWithOpenSupport, SortedRows, project_simplex
 
 

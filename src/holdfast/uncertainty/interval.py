@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from holdfast._support.arguments import first_place
 from holdfast._support.precision import compiled_float64
 from holdfast.uncertainty.counts import Estimate, FromCounts, VisitCounts, interval_around
-from holdfast.uncertainty.protocol import (
+from holdfast.uncertainty.rows import (
     EPS,
     SMALLEST,
     PerRow,

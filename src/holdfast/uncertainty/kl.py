@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from holdfast._support.precision import compiled_float64
 from holdfast._support.roots import increasing_root
 from holdfast.uncertainty.counts import Estimate, FromCounts, VisitCounts, kl_around
-from holdfast.uncertainty.protocol import EPS, SMALLEST, PerRow, Response, Rows, RowScale
+from holdfast.uncertainty.rows import EPS, SMALLEST, PerRow, Response, Rows, RowScale
 from holdfast.uncertainty.simplex import project_simplex
 
 # Below this β the mass of the tilt is computed as 1 + Σ p·(exp(−βu) − 1). There log1p is accurate;

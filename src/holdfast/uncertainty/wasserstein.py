@@ -13,16 +13,8 @@ from numpy.typing import ArrayLike
 
 from holdfast._support.precision import compiled_float64
 from holdfast._support.roots import select_rows
-from holdfast.uncertainty.protocol import (
-    EPS,
-    SMALLEST,
-    Bracket,
-    PerRow,
-    RespondingSet,
-    Response,
-    Rows,
-    RowScale,
-)
+from holdfast.uncertainty.protocol import RespondingSet
+from holdfast.uncertainty.rows import EPS, SMALLEST, Bracket, PerRow, Response, Rows, RowScale
 from holdfast.uncertainty.transport import checked_metric, distances
 
 # Limit on the steps of the search. Halving the bracket in the logarithm needs about 60 steps for 1e-16.

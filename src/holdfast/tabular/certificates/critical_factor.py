@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from holdfast.model.table import Table
 from holdfast.tabular.evaluation.values import PolicyValues
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case
-from holdfast.uncertainty.protocol import EPS
+from holdfast.uncertainty.rows import EPS
 
 # Factors are searched up to this power of two and down to its inverse: about 1e18, beyond which a radius
 # differs from infinity or zero by less than the numerical error.

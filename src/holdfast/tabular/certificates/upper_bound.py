@@ -25,7 +25,7 @@ from holdfast.model.table import Table
 from holdfast.tabular.evaluation.linear_program import ConstrainedOptimum, constrained_optimum
 from holdfast.tabular.evaluation.optimum import Optimum, robust_optimum
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case, worst_kernel
-from holdfast.uncertainty.protocol import EPS
+from holdfast.uncertainty.rows import EPS
 
 # Largest number of state–action pairs for linear programs, which then take seconds. Larger models search
 # λ by a bounded search.

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from holdfast.model.table import Table
 from holdfast.tabular.evaluation.values import PolicyValues, bracketed_actions
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case
-from holdfast.uncertainty.protocol import EPS
+from holdfast.uncertainty.rows import EPS
 
 # Actions whose values differ by less than this, relative to 1 + |best|, are tied: a few hundred rounding
 # errors, as the worst responses are computed to about 1e-13.

@@ -15,12 +15,11 @@ from jaxtyping import Array, Float
 
 from holdfast.model.table import Table
 from holdfast.tabular.evaluation.iterative import fixed_point
+from holdfast.tabular.evaluation.rounding import certified_error, initial_value
 from holdfast.tabular.evaluation.values import (
     PolicyValues,
-    certified_error,
     chain,
     collect,
-    initial_value,
     mean_signal,
     next_values,
     worst_response,

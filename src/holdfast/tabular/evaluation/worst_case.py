@@ -30,21 +30,23 @@ from holdfast.tabular.evaluation.projected_gradient import (
     ProjectedGradient,
     by_projected_gradient,
 )
+from holdfast.tabular.evaluation.rounding import (
+    certified_error,
+    initial_value,
+    is_silent,
+    reached_states,
+)
 from holdfast.tabular.evaluation.tilted_kernel import Tilted, by_tilting
 from holdfast.tabular.evaluation.values import (
     Factors,
     PolicyValues,
     WorstResponse,
     bracketed_response,
-    certified_error,
     factorise,
-    initial_value,
-    is_silent,
     next_values,
     occupancy,
     per_signal,
     policy_values_under,
-    reached_states,
     state_values,
     worst_response,
 )

@@ -145,8 +145,10 @@ def _project_until_feasible(
         if run.is_feasible(values):
             break
         error = np.asarray(values.error)[1:]
-        thresholds = run.thresholds + np.where(np.isfinite(error), 4 * error, 0.0)
-        thresholds = jnp.asarray(thresholds + _INSIDE * (1 + np.abs(run.thresholds)))
+        inside = np.where(np.isfinite(error), 4 * error, 0.0) + _INSIDE * (
+            1 + np.abs(run.thresholds)
+        )
+        thresholds = jnp.asarray(run.thresholds + inside)
         tilts = TiltedPolicies.at(policy, values, thresholds, run.table.discount, "exact")
         policy = project(tilts, jnp.zeros(len(tilts.features))).policy
         values = evaluate(policy, values)
