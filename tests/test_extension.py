@@ -91,8 +91,9 @@ def test_the_set_responds_like_a_linear_program(package):
     p, y, radii = rng.dirichlet(np.ones(4), 6), rng.normal(size=(6, 4)), rng.uniform(0, 4, 6)
     p[0] = [0.5, 0.5, 0.0, 0.0]
     ball = package.CVaR(radii)
-    response, inside = ball.respond_and_check(p, y)
-    assert inside.all()
+    response, lower, upper = ball.bracket(p, y)
+    assert (lower <= upper).all()
+    assert (upper - lower <= 1e-12).all()
     for i, radius in enumerate(radii):
         cap = (1 + radius) * p[i]
         best = scipy.optimize.linprog(

@@ -134,9 +134,10 @@ def test_the_short_forms_are_parts_of_the_response(make, seed):
     response = ball.respond(p, y)
     np.testing.assert_array_equal(ball.worst_response(p, y), response.kernel)
     np.testing.assert_array_equal(ball.dual_value(p, y), response.lower)
-    again, member = ball.respond_and_check(p, y)
+    again, lower, upper = ball.bracket(p, y)
     np.testing.assert_array_equal(again.kernel, response.kernel)
-    assert member.all()
+    assert (lower <= upper).all()
+    assert (upper - lower <= 1e-9 * span(y) + 2 * slack(y)).all()
 
 
 @every_set
@@ -436,7 +437,7 @@ def test_sets_can_be_used_inside_a_user_s_own_jit(make):
     def set_is_an_argument(ball, p, signal, values):
         # Targets that are made here may be made twice and rounded differently: none may rely on it.
         y = jnp.broadcast_to(signal[:, None] + 0.9 * values, p.shape)
-        return ball.respond_and_check(p, y)
+        return ball.bracket(p, y)
 
     @jax.jit
     def set_and_rows_are_closed_over(y):
@@ -447,10 +448,13 @@ def test_sets_can_be_used_inside_a_user_s_own_jit(make):
         return x + same.dual_value(p.copy(), y.copy())
 
     with jax.enable_x64(True):
-        response, member = set_is_an_argument(ball, p, signal, values)
-        _, member_of_more = set_is_an_argument(ball.scaled(20.0), p, signal, values)
-    assert member.all()
-    assert member_of_more.all()
+        found = set_is_an_argument(ball, p, signal, values)
+        of_more = set_is_an_argument(ball.scaled(20.0), p, signal, values)
+    response, lower, upper = jax.tree.map(np.asarray, found)
+    _, lower_of_more, upper_of_more = jax.tree.map(np.asarray, of_more)
+    assert (upper - lower <= 1e-12).all()
+    assert (upper_of_more - lower_of_more <= 1e-12).all()
+    assert (lower_of_more <= upper).all()
     for part, other in zip(response, expected, strict=True):
         np.testing.assert_allclose(part, other, rtol=1e-11, atol=1e-12)
     for part, other in zip(set_and_rows_are_closed_over(y), expected, strict=True):

@@ -147,8 +147,8 @@ def test_worst_response_equals_a_linear_program(data):
 def test_the_gap_is_closed_and_the_plan_proves_membership(data, scale, unit):
     p, y, metric, radius = data
     y = y * scale
-    response, proved = Wasserstein(radius * unit, metric=metric * unit).respond_and_check(p, y)
-    assert proved.all()
+    response, lower, upper = Wasserstein(radius * unit, metric=metric * unit).bracket(p, y)
+    assert (upper - lower <= 1e-12 * span(y) + 2 * slack(y)).all()
     gap = response.value - response.lower
     assert (gap >= 0).all()
     assert (gap <= 1e-12 * span(y) + slack(y)).all()
@@ -226,10 +226,10 @@ def test_states_at_distance_zero_are_one_to_nature():
     metric = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
     p, y = np.array([[0.5, 0.0, 0.5]]), np.array([[1.0, 0.0, 3.0]])
     ball = Wasserstein(0.0, metric=metric)
-    response, proved = ball.respond_and_check(p, y)
+    response, lower, upper = ball.bracket(p, y)
     np.testing.assert_array_equal(response.kernel, [[0.0, 0.5, 0.5]])
     np.testing.assert_array_equal(response.lower, response.value)
-    assert proved.all()
+    assert upper - lower <= 1e-13
     assert ball.contains(p, response.kernel).all()
     np.testing.assert_allclose(ball.scaled(3).respond(p, y).value, 1.5)
 
@@ -239,8 +239,8 @@ def test_many_states():
     p, y = rng.dirichlet(np.full(80, 0.3), 5), rng.normal(size=(5, 80))
     metric = plane(rng, 80)
     radius = np.array([0.0, 1e-3, 0.05, 0.4, 3.0])
-    response, proved = Wasserstein(radius, metric=metric).respond_and_check(p, y)
-    assert proved.all()
+    response, lower, upper = Wasserstein(radius, metric=metric).bracket(p, y)
+    assert (upper - lower <= 1e-12).all()
     assert (response.value - response.lower <= 1e-12).all()
     solved = [least(a, b, metric, r) for a, b, r in zip(p, y, radius, strict=True)]
     np.testing.assert_allclose(response.value, solved, atol=1e-6)
@@ -260,13 +260,15 @@ def test_a_plan_proves_nothing_but_what_it_carries():
     radius = np.array([0.6])
     with jax.enable_x64(True):
         plan = jax.tree.map(jax.numpy.asarray, plan)
-        proves = jax.jit(lambda plan, *rest: plan.proves(jax.numpy.asarray(metric), *rest))
-        assert proves(plan, p, q, radius).all()
-        assert not proves(plan, p, q, radius * 0.999).any()
-        assert not proves(plan, q, q, radius).any()
-        assert not proves(plan, p, p, radius).any()
-        assert not proves(plan._replace(share=plan.share * 3), p, q, radius * 9).any()
-        assert not proves(plan._replace(mass=plan.mass / 2), p, q, radius).any()
+        share = jax.jit(lambda plan, *rest: plan.member_share(jax.numpy.asarray(metric), *rest))
+        assert 1 - 1e-14 < share(plan, p, q, radius) <= 1
+        assert share(plan, p, q, radius * 1.001) == 1
+        np.testing.assert_allclose(share(plan, p, q, radius / 2), 0.5)
+        assert share(plan, p, q, radius / 2) < 0.5
+        assert share(plan, q, q, radius) == 0
+        assert share(plan, p, p, radius) == 0
+        assert share(plan._replace(share=plan.share * 3), p, q, radius * 9) == 0
+        assert share(plan._replace(mass=plan.mass / 2), p, q, radius) == 0
 
 
 # --- divergence

@@ -90,4 +90,4 @@ def garnet(
     evaluation = evaluate(limited(0.0), policy)
     # Limits exceed the costs by four times the evaluation's error bound, so that the policy is certified
     # feasible when its costs are computed again.
-    return limited([each.worst + 4 * evaluation.error for each in evaluation.constraints])
+    return limited([each.worst + 4 * each.error for each in evaluation.constraints])

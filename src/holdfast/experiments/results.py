@@ -51,7 +51,9 @@ class ConstraintThreshold:
 
 def feasible_rows(history: Mapping[str, np.ndarray]) -> Bool[np.ndarray, " rows"]:
     """Return which iterates meet every constraint in the worst case, after the numerical error."""
-    return smallest_margins(history) - history["error"] >= 0
+    # Runs that were stored before every signal had its own error have the largest one only.
+    errors = history.get("margin_errors", history["error"][:, None])
+    return (history["margins"] - errors >= 0).all(1)
 
 
 def smallest_margins(history: Mapping[str, np.ndarray]) -> Float[np.ndarray, " rows"]:

@@ -15,6 +15,8 @@ from holdfast._support.arguments import first_place, numbers_of
 _ROW_SUM_TOLERANCE = 1e-8
 # Single precision rounds each probability by 6e-8, so the sum of a long row is no closer than this.
 _SINGLE_PRECISION_TOLERANCE = 1e-6
+# The smallest normal number. Compiled code replaces smaller ones by zero.
+SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 def check_policy(name: str, policy: ArrayLike, states: int, actions: int) -> np.ndarray:
@@ -49,7 +51,9 @@ def check_policy(name: str, policy: ArrayLike, states: int, actions: int) -> np.
             f"{name}: expected shape ({states}, {actions}), or ({states},) with integer action "
             f"indices, got {given.shape}{'' if given.ndim != 1 else f' of {given.dtype}'}"
         )
-    return check_distributions(name, policy)
+    rows = check_distributions(name, policy)
+    refuse_subnormal(name, rows, "probability", "set it to zero")
+    return rows
 
 
 def check_distributions(name: str, given: Any) -> Float[np.ndarray, "*rows K"]:
@@ -63,16 +67,87 @@ def check_distributions(name: str, given: Any) -> Float[np.ndarray, "*rows K"]:
         raise ValueError(f"{name}: {where} has probability {rows[index]}")
     single = getattr(getattr(given, "dtype", None), "itemsize", 8) < 8
     tolerance = _SINGLE_PRECISION_TOLERANCE if single else _ROW_SUM_TOLERANCE
-    sums = rows.sum(-1, keepdims=True)
-    off = ~(np.abs(sums[..., 0] - 1) <= tolerance)
+    sums = rows.sum(-1)
+    off = ~(np.abs(sums - 1) <= tolerance)
     if off.any():
         index, where = first_place(off)
+        raise ValueError(f"{name}: {where + ' ' if where else ''}sums to {sums[index]:.9g}, not 1")
+    return frozen(normalised(rows))
+
+
+def normalised(rows: Float[np.ndarray, "*rows K"]) -> Float[np.ndarray, "*rows K"]:
+    """Return rows whose exact sums round to one.
+
+    Each row is divided by its accurate sum, and the exact remainder is added to its largest entry. What
+    is left is the rounding of that one entry, at most eps/4. Rows that sum to one already do not change.
+
+    Example:
+        >>> import math
+        >>> row = np.full(7, 1 / 7 + 1e-12)
+        >>> row.sum() == 1, math.fsum(normalised(row)) == 1
+        (np.False_, True)
+    """
+    high, low = accurate_sum(rows)
+    off = high + low != 1
+    if not off.any():
+        return rows
+    some = rows[off] / (high + low)[off][..., None]
+    high, low = accurate_sum(some)
+    largest = some.argmax(-1)[..., None]
+    entry = np.take_along_axis(some, largest, -1) + ((1 - high) - low)[..., None]
+    np.put_along_axis(some, largest, entry, -1)
+    result = rows.copy()
+    result[off] = some
+    return result
+
+
+def accurate_sum(
+    rows: Float[np.ndarray, "*rows K"],
+) -> tuple[Float[np.ndarray, "*rows"], Float[np.ndarray, "*rows"]]:
+    """Return the sums of rows, each as two numbers whose exact sum has a relative error of about eps².
+
+    Halves of the rows are added to each other, and the rounding error of every addition is computed
+    (Knuth's two-sum) and summed apart. The entries are non-negative.
+
+    Example:
+        >>> print(*accurate_sum(np.array([1.0, 1e-17, 1e-17])))
+        1.0 2e-17
+    """
+    high, low = rows, np.zeros_like(rows)
+    while high.shape[-1] > 1:
+        half = high.shape[-1] // 2
+        rest = slice(2 * half, None)  # the last entry of an odd number
+        sums, errors = two_sum(high[..., :half], high[..., half : 2 * half])
+        errors = errors + (low[..., :half] + low[..., half : 2 * half])
+        high = np.concatenate([sums, high[..., rest]], axis=-1)
+        low = np.concatenate([errors, low[..., rest]], axis=-1)
+    return high[..., 0], low[..., 0]
+
+
+def two_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rounded sum of two arrays, and its exact rounding error."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def refuse_subnormal(name: str, array: np.ndarray, noun: str, advice: str) -> None:
+    """Raise a ValueError for the first entry that is neither zero nor a normal number.
+
+    Arguments:
+        name: the argument's name.
+        array: numbers of any sign.
+        noun: what an entry is.
+        advice: what to do instead.
+    """
+    size = np.abs(array)
+    subnormal = (size > 0) & (size < SMALLEST)
+    if subnormal.any():
+        index, where = first_place(subnormal)
         raise ValueError(
-            f"{name}: {where + ' ' if where else ''}sums to {sums[index][0]:.9g}, not 1"
+            f"{name}: {where + ' ' if where else ''}has {noun} {array[index]}, below the smallest "
+            f"normal number {SMALLEST:.2g}; {advice}"
         )
-    # Rows that sum to one within K·eps, the rounding error of the sum, stay unchanged.
-    rounding = rows.shape[-1] * np.finfo(np.float64).eps
-    return frozen(rows / np.where(np.abs(sums - 1) <= rounding, 1.0, sums))
 
 
 def finite_number(name: str, value: Any) -> float:

@@ -15,9 +15,15 @@ from jaxtyping import Float
 
 from holdfast._support.arguments import first_place, numbers_of
 from holdfast._support.files import write_bytes
-from holdfast.model.checks import check_distributions, finite_number, frozen
+from holdfast.model.checks import (
+    check_distributions,
+    finite_number,
+    frozen,
+    normalised,
+    refuse_subnormal,
+)
 from holdfast.model.constraints import Constraint
-from holdfast.model.kernel import Kernel, dense_kernel
+from holdfast.model.kernel import Kernel, dense_kernel, dropped
 from holdfast.uncertainty import KL, UncertaintySet
 
 # Sets that reach any state turn successor lists into a dense array of at most this size: 2 GiB of
@@ -41,6 +47,10 @@ class RobustCMDP:
         initial: (S,) initial distribution; default: uniform.
         discount: a number in [0, 1).
         uncertainty: the set of kernels that nature may choose from; default: the nominal kernel only.
+        drop_below: successors with a probability below this are removed from the nominal kernel, and
+            their rows are renormalised; default: none. Compiled code replaces positive numbers below
+            2.2e-308 by zero, while nature could still use them, so that a probability that small is
+            refused unless it is dropped here.
 
     Example:
         >>> import holdfast as hf
@@ -60,11 +70,16 @@ class RobustCMDP:
     initial: Float[np.ndarray, " S"] | None = None
     discount: float
     uncertainty: UncertaintySet | None = None
+    drop_below: dataclasses.InitVar[float | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, drop_below: float | None) -> None:
         put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
         if not isinstance(self.transitions, Kernel):
             put("transitions", dense_kernel(self.transitions))
+        if drop_below is not None:
+            put("transitions", dropped(self.transitions, drop_below))
+        advice = "remove such successors with drop_below"
+        refuse_subnormal("transitions", self.nominal, "probability", advice)
         put("reward", self._signal("reward", self.reward))
         if not isinstance(self.constraints, Iterable):
             raise ValueError(
@@ -158,6 +173,7 @@ class RobustCMDP:
         if not np.isfinite(signal).all():
             index, where = first_place(~np.isfinite(signal))
             raise ValueError(f"{name}: {where} is {signal[index]}, not a finite number")
+        refuse_subnormal(name, signal, "value", "set it to zero, or use another unit")
         return frozen(signal)
 
     def _constraint(self, index: int, constraint: Any) -> Constraint:
@@ -171,11 +187,13 @@ class RobustCMDP:
 
     def _initial(self, initial: Any) -> Float[np.ndarray, " S"]:
         if initial is None:
-            return frozen(np.full(self.states, 1 / self.states))
+            return frozen(normalised(np.full(self.states, 1 / self.states)))
         shape = numbers_of("initial", initial).shape
         if shape != (self.states,):
             raise ValueError(f"initial: expected shape ({self.states},), got {shape}")
-        return check_distributions("initial", initial)
+        rows = check_distributions("initial", initial)
+        refuse_subnormal("initial", rows, "probability", "set it to zero")
+        return rows
 
     def _check_set(self, uncertainty: UncertaintySet) -> None:
         uncertainty.check_fits(self.nominal)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from holdfast._support.arguments import first_place, numbers_of
-from holdfast.model.checks import check_distributions, frozen
+from holdfast._support.arguments import check_number, first_place, numbers_of
+from holdfast.model.checks import check_distributions, frozen, normalised, two_sum
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -72,10 +72,10 @@ class Kernel:
     def dense(self) -> Float[np.ndarray, "S A S"]:
         """Return the same kernel as an (S, A, S) array."""
         states, actions, _ = self.successors.shape
-        dense = np.zeros((states, actions, states))
-        s, a, _ = np.indices(self.successors.shape, sparse=True)
-        np.add.at(dense, (s, a, self.successors), self.probabilities)
-        return dense
+        row = np.arange(states * actions).reshape(states, actions, 1)
+        place = (row * states + self.successors).ravel()
+        dense = grouped_sum(place, self.probabilities.ravel(), states * actions * states)
+        return dense.reshape(states, actions, states)
 
     def __repr__(self) -> str:
         states, actions, width = self.successors.shape
@@ -91,3 +91,49 @@ def dense_kernel(transitions: Any) -> Float[np.ndarray, "S A S"]:
             "for successor lists use holdfast.Kernel"
         )
     return check_distributions("transitions", transitions)
+
+
+def dropped(
+    transitions: Float[np.ndarray, "S A S"] | Kernel, least: float
+) -> Float[np.ndarray, "S A S"] | Kernel:
+    """Return a kernel without the successors whose probability is below `least`, renormalised.
+
+    Raises:
+        ValueError: `least` is not a number in [0, 1), or a row has no successor left.
+    """
+    check_number("drop_below", least, most=1.0)
+    lists = transitions if isinstance(transitions, Kernel) else None
+    rows = np.asarray(transitions if lists is None else lists.probabilities)
+    kept = np.where(rows < least, 0.0, rows)
+    empty = kept.max(-1) == 0
+    if empty.any():
+        _, where = first_place(empty)
+        raise ValueError(f"drop_below: every successor of {where} has a probability below {least}")
+    kept = frozen(normalised(kept))
+    return kept if lists is None else Kernel(lists.successors, kept)
+
+
+def grouped_sum(
+    group: Int[np.ndarray, " n"], values: Float[np.ndarray, " n"], count: int
+) -> Float[np.ndarray, " count"]:
+    """Return the sum of the values in each group, rounded once.
+
+    Arguments:
+        group: index of the group of every value.
+        values: the values.
+        count: number of groups.
+
+    Example:
+        >>> print(grouped_sum(np.array([0, 2, 0]), np.array([0.25, 0.5, 0.25]), 3))
+        [0.5 0.  0.5]
+    """
+    high, low = np.zeros(count), np.zeros(count)
+    order = np.argsort(group, kind="stable")
+    group, values = group[order], values[order]
+    while group.size:  # one value of each group in every pass
+        first = np.r_[True, group[1:] != group[:-1]]
+        place = group[first]
+        high[place], error = two_sum(high[place], values[first])
+        low[place] += error
+        group, values = group[~first], values[~first]
+    return high + low

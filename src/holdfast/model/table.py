@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from holdfast._support.precision import float64
+from holdfast.model.checks import SMALLEST, normalised
 from holdfast.model.cmdp import RobustCMDP
-from holdfast.model.kernel import Kernel
+from holdfast.model.kernel import Kernel, grouped_sum
 from holdfast.uncertainty import UncertaintySet
 
 # Lists of more states than this are evaluated by sweeps; up to it, dense factors are faster.
@@ -93,7 +94,7 @@ class TableLayout:
         rows = np.array(policy)[: self.model.states]
         rows[:, 0] += rows[:, self.model.actions :].sum(-1)
         rows = rows[:, : self.model.actions]
-        return rows / rows.sum(-1, keepdims=True)
+        return normalised(np.where(rows < SMALLEST, 0.0, rows))
 
     def unpad(self, array: Any) -> np.ndarray:
         """Return an array over states, or over states and actions, without the padding."""
@@ -118,7 +119,7 @@ class TableLayout:
             kept = self.place >= 0
             taken = np.take_along_axis(rows, np.where(kept, self.place, 0), axis=-1)
             rows = np.where(kept, taken * self.share, 0.0)
-        rows = rows / rows.sum(-1, keepdims=True)
+        rows = normalised(rows)
         if not isinstance(self.model.transitions, Kernel):
             return rows
         if self.place is None:  # the set may reach any state, so the lists contain all of them
@@ -269,17 +270,16 @@ def _compact(
     position = group - first_group_of_row[row]
     new_width = int(position.max()) + 1
 
-    merged = np.zeros((states * actions, new_width))
-    np.add.at(merged, (row, position), probabilities.ravel()[kept][order])
+    own = probabilities.ravel()[kept][order]
+    size = states * actions * new_width
+    merged = grouped_sum(row * new_width + position, own, size).reshape(-1, new_width)
     lists = np.zeros((states * actions, new_width), np.int32)
     lists[row, position] = keys[0]
     place = np.full(probabilities.size, -1)
     place[kept[order]] = position
     share = np.zeros(probabilities.size)
     whole = merged[row, position]
-    share[kept[order]] = np.divide(
-        probabilities.ravel()[kept][order], whole, out=np.ones_like(whole), where=whole > 0
-    )
+    share[kept[order]] = np.divide(own, whole, out=np.ones_like(whole), where=whole > 0)
     shape = (states, actions, new_width)
     return (
         lists.reshape(shape),

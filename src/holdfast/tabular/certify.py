@@ -34,10 +34,10 @@ class Certificate:
     """Proved statements about a policy in the worst case over the uncertainty set.
 
     Attributes:
-        feasible: whether every margin less the numerical error is at least zero.
+        feasible: whether every margin less the numerical error of its own signal is at least zero.
         margins: worst-case margin of every constraint, (m,); negative if violated.
         reward: worst-case reward.
-        error: bound on the numerical error of the reward and of every margin.
+        error: bound on the numerical error of the reward and of every margin, the largest of their own.
         upper_bound: no feasible policy has a larger worst-case reward. −inf if no policy is feasible,
             inf if no bound was requested.
         critical_factor: largest factor on the radii for which every constraint is proved to hold. NaN if
@@ -95,7 +95,8 @@ class Certificate:
                     "worst": found.worst,
                     "nominal": found.nominal,
                     "margin": found.margin,
-                    "holds": found.margin - self.error >= 0,
+                    "error": found.error,
+                    "holds": found.holds,
                     "critical_factor": float(self.critical_factors[i]),
                     "multiplier": float(self.multipliers[i]),
                     "attainable": None if self.attainable is None else float(self.attainable[i]),

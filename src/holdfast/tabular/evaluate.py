@@ -38,7 +38,7 @@ class SignalEvaluation:
         values: worst-case V(s), (S,).
         advantages: worst-case A(s, a) = Q(s, a) − V(s), (S, A).
         occupancy: state occupancy under the worst-case kernel, (S,).
-        error: bound on the numerical error of `worst`.
+        error: proved bound on the numerical error of `worst`, rounding included.
         name: "reward", or the constraint in words.
     """
 
@@ -72,6 +72,11 @@ class ConstraintEvaluation(SignalEvaluation):
     margin: float
     nominal_margin: float
 
+    @property
+    def holds(self) -> bool:
+        """Whether the constraint is proved to hold: its margin less its own error is at least zero."""
+        return bool(self.margin - self.error >= 0)
+
     def __repr__(self) -> str:
         return f"{super().__repr__()}, margin {self.margin:.6g}"
 
@@ -83,7 +88,7 @@ class Evaluation:
     Attributes:
         reward: values of the reward.
         constraints: values of every constraint, in the model's order.
-        error: bound on the numerical error of every worst-case value.
+        error: bound on the numerical error of every worst-case value, the largest of their own errors.
 
     Example:
         >>> import holdfast as hf
@@ -105,8 +110,8 @@ class Evaluation:
 
     @property
     def feasible(self) -> bool:
-        """Whether every margin less the numerical error is at least zero."""
-        return bool((self.margins - self.error >= 0).all())
+        """Whether every constraint is proved to hold, each with its own numerical error."""
+        return all(constraint.holds for constraint in self.constraints)
 
     def __repr__(self) -> str:
         lines = [*map(repr, (self.reward, *self.constraints))]
@@ -127,9 +132,9 @@ def evaluate(
 ) -> Evaluation:
     """Return the nominal and worst-case values of a policy, with a certified bound on the error.
 
-    The reward and every constraint each have their own worst-case kernel. The error is certified from
-    both sides: above by a kernel that was checked to be in the set, below by the set's dual. It does not
-    depend on the search for the worst case.
+    The reward and every constraint each have their own worst-case kernel and their own error. The error
+    is certified from both sides: above by a kernel that was checked to be in the set, below by the set's
+    dual, with all rounding errors. It does not depend on the search for the worst case.
 
     Arguments:
         model: the model, or its name.

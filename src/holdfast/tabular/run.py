@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 # Policies closer than this are the same up to rounding: probabilities are accurate to about 2e-16.
 _SAME_POLICY = 1e-15
+# Numerical errors that a margin must exceed to count as feasible in the search.
+_CLEAR = 4
 # Ranges below this are rounding errors of a signal that no policy changes. Its unit is then one.
 _LEAST_RANGE = 1e-9
 
@@ -140,12 +142,16 @@ class Run:
         return self.nominal if policy is self.policy else nominal_values(self.table, policy, start)
 
     def margins(self, values: PolicyValues) -> Float[np.ndarray, " m"]:
-        """Return the margin of every constraint less the numerical error."""
+        """Return the margin of every constraint less four times the numerical error of its signal.
+
+        A fresh evaluation may differ by the errors of both, and subtracts its own.
+        """
         # On the host: a handful of numbers is not worth a compiled program.
-        return np.asarray(values.value)[1:] - self.thresholds - np.asarray(values.error).max()
+        clear = _CLEAR * np.asarray(values.error)[1:]
+        return np.asarray(values.value)[1:] - self.thresholds - clear
 
     def is_feasible(self, values: PolicyValues) -> bool:
-        """Return whether every margin less the numerical error is at least zero."""
+        """Return whether every margin is at least zero; what is not a number is not."""
         return bool((self.margins(values) >= 0).all())
 
     def is_current(self, policy: Float[Array, "S A"]) -> bool:
@@ -225,6 +231,7 @@ class Run:
                 "nominal_reward": nominal[0],
                 "nominal_margins": nominal[1:] - self.thresholds,
                 "error": np.asarray(self.worst.error).max(),
+                "margin_errors": np.asarray(self.worst.error)[1:],
                 "kl": kl,
                 "recovered": recovered,
                 "trust_region": trust_region,

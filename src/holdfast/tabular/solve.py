@@ -19,7 +19,7 @@ from holdfast.registry import ALGORITHMS, Algorithm
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
 from holdfast.tabular.certify import Certificate, attainable_values, check_nodes
 from holdfast.tabular.certify import certify as prove
-from holdfast.tabular.evaluate import Evaluation, layout_features, report
+from holdfast.tabular.evaluate import Evaluation, evaluate, layout_features
 from holdfast.tabular.evaluation.optimum import robust_optimum
 from holdfast.tabular.evaluation.worst_case import WorstCase, check_method, worst_case_method
 from holdfast.tabular.run import Iterate, Run, SolveOptions
@@ -44,11 +44,12 @@ class Solution:
     Attributes:
         policy: the last iterate, (S, A); crpo, epirc-pgs and rnpg end their history with the iterate
             that their papers return. With `certify=True`, the best feasible iterate, if there is one.
-        evaluation: values of that policy.
-        status: "feasible"; "infeasible" if it is proved that no policy is feasible; "not-found" if
-            neither is known.
+        evaluation: values of that policy, evaluated afresh.
+        status: "feasible" if that evaluation proves it; "infeasible" if it is proved that no policy is
+            feasible; "not-found" if neither is known.
         history: arrays by name, with one row for each iterate and the initial policy in row 0. In the
-            worst case: "reward", "margins" (rows, m), "error". Under the nominal kernel:
+            worst case: "reward", "margins" (rows, m), "error", the largest of all signals, and
+            "margin_errors" (rows, m). Under the nominal kernel:
             "nominal_reward", "nominal_margins". Of the step: "kl", E_{d^r}[KL(π_{k+1}‖π_k)],
             "recovered", and "trust_region". "seconds" since the start. With `bounds=True`, the
             columns of `tabular.certificates.step_bounds` too.
@@ -173,14 +174,15 @@ def solve(
     found = run.last
     if certify:
         run, found = _best_of(run, chosen)
-    evaluation = report(layout, *found)
+    policy = layout.unpad_policy(found.policy)
+    # Of the very policy that is returned: the search knows it padded, and with other rounding errors.
+    evaluation = evaluate(model, policy, worst_case=worst_case)
     status: Status = "feasible"
     attained = None
     if not evaluation.feasible:
         # Decided for one constraint. Several may conflict even if each is attainable on its own.
         attained, hopeless = attainable_values(layout)
         status = "infeasible" if hopeless else "not-found"
-    policy = layout.unpad_policy(found.policy)
     return Solution(
         policy=policy,
         evaluation=evaluation,

@@ -8,7 +8,8 @@ from holdfast.uncertainty.chi_square import ChiSquare
 from holdfast.uncertainty.contamination import Contamination
 from holdfast.uncertainty.interval import Interval
 from holdfast.uncertainty.kl import KL
-from holdfast.uncertainty.protocol import Response, UncertaintySet
+from holdfast.uncertainty.protocol import UncertaintySet
+from holdfast.uncertainty.rows import Bracket, Response
 from holdfast.uncertainty.total_variation import TotalVariation
 from holdfast.uncertainty.wasserstein import Wasserstein
 
@@ -17,6 +18,7 @@ SETS = UNCERTAINTY
 __all__ = [
     "KL",
     "SETS",
+    "Bracket",
     "ChiSquare",
     "Contamination",
     "Interval",

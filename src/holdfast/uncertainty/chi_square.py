@@ -9,8 +9,12 @@ from jaxtyping import Array, Bool, Float
 
 from holdfast._support.precision import compiled_float64
 from holdfast._support.roots import increasing_root
-from holdfast.uncertainty.protocol import PerRow, RespondingSet, Response, Rows
+from holdfast.uncertainty.protocol import RespondingSet
+from holdfast.uncertainty.rows import EPS, SMALLEST, PerRow, Response, Rows
 from holdfast.uncertainty.simplex import SortedRows, project_simplex
+
+# A power of two; weights times its square have products with squares of u that do not underflow.
+_SCALE = 2.0**250
 
 
 class ChiSquare(RespondingSet):
@@ -35,6 +39,9 @@ class ChiSquare(RespondingSet):
 
     name: ClassVar[str] = "chi-square"
     merges: ClassVar[bool] = True
+    # Sums of two kinds, of u and of u², and the five operations of the bound.
+    per_term: ClassVar[float] = 1.5
+    besides: ClassVar[float] = 20.0
 
     @compiled_float64
     def respond(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Response:
@@ -56,14 +63,25 @@ class ChiSquare(RespondingSet):
         part, depth = _tilt(p, u, finite)
         tilted = jnp.where(part.inside, jnp.maximum(1 - part.away / depth[..., None], 0.0), 0.0)
         tilted = tilted / (p * tilted).sum(-1, keepdims=True)
-        # χ² is quadratic on the segment from p to q, so this share of the way lies inside.
-        reached = (p * (tilted - 1) ** 2).sum(-1)
-        share = jnp.sqrt(jnp.minimum(1.0, finite / jnp.maximum(reached, jnp.finfo(p.dtype).tiny)))
-        factor = jnp.where(trivial[..., None], 1.0, 1 + share[..., None] * (tilted - 1))
-        pointed = at_minimum / mass[..., None]
-        kernel = p * jnp.where(concentrated[..., None], pointed, factor)
-        dual = jnp.where(trivial, (p * u).sum(-1), jnp.maximum(part.bound(depth, finite), 0.0))
-        return rows.response(kernel, lower=span * jnp.where(concentrated, 0.0, dual))
+        ratio = jnp.where(concentrated[..., None], at_minimum / mass[..., None], tilted)
+        # χ² is quadratic on the segment from p to q, so this share of the way lies inside. A product
+        # of p and q/p cannot overflow, a square of q/p can.
+        away = ratio - 1
+        reached = (p * away * away).sum(-1) * (1 + EPS * (p.shape[-1] + 8))
+        share = jnp.sqrt(jnp.minimum(1.0, radius / jnp.maximum(reached, SMALLEST)))
+        plain = trivial & ~concentrated
+        kernel = p * jnp.where(plain[..., None], 1.0, 1 + share[..., None] * away)
+        bound = part.bound(depth, finite) - part.bound_rounding(finite)
+        dual = jnp.where(trivial, (p * u).sum(-1), jnp.maximum(bound, 0.0))
+        return rows.response(
+            jnp.maximum(kernel, 0.0), lower=span * jnp.where(concentrated, 0.0, dual)
+        )
+
+    @compiled_float64
+    def member_share(self, p: Rows, q: Rows) -> PerRow:
+        """Return a share t in [0, 1] such that p + t·(q − p) is a proved member of the set."""
+        # The divergence has a relative error only, and loses at most the smallest number to underflow.
+        return self._share_of_divergence(p, q, SMALLEST * p.shape[-1])
 
     @compiled_float64
     def divergence(self, p: Rows, q: Rows) -> PerRow:
@@ -113,21 +131,23 @@ class _Part(NamedTuple):
 
     Attributes:
         inside: whether an outcome belongs to the part.
+        weight: p in the part, zero outside.
         mass: mass of p in the part.
         rest: mass of p outside.
         anchor: u of the heaviest outcome in the part.
         offset: mean of u in the part, minus the anchor.
         away: u minus the mean.
-        variance: variance of u in the part.
+        deviation: standard deviation of u in the part.
     """
 
     inside: Bool[Array, "*rows K"]
+    weight: Float[Array, "*rows K"]
     mass: Float[Array, "*rows"]
     rest: Float[Array, "*rows"]
     anchor: Float[Array, "*rows"]
     offset: Float[Array, "*rows"]
     away: Float[Array, "*rows K"]
-    variance: Float[Array, "*rows"]
+    deviation: Float[Array, "*rows"]
 
     @classmethod
     def of(cls, p: Array, u: Array, inside: Array) -> _Part:
@@ -138,25 +158,40 @@ class _Part(NamedTuple):
         anchor = jnp.take_along_axis(u, weight.argmax(-1, keepdims=True), axis=-1)
         offset = (weight * (u - anchor)).sum(-1) / mass
         away = (u - anchor) - offset[..., None]
-        variance = (weight * away**2).sum(-1) / mass
+        # Squares of small differences times small weights would underflow without the scale, and a
+        # large radius would multiply what is lost.
+        variance = ((weight * _SCALE**2) * away * away).sum(-1) / mass
         rest = jnp.where(inside, 0.0, p).sum(-1)
-        return cls(inside, mass, rest, anchor[..., 0], offset, away, variance)
+        deviation = jnp.sqrt(variance) / _SCALE
+        return cls(inside, weight, mass, rest, anchor[..., 0], offset, away, deviation)
 
     def surplus(self, radius: Array) -> Array:
         """Return (1 + radius)·mass − 1."""
         return radius * self.mass - self.rest
 
     def bound(self, depth: Array, radius: Array) -> Array:
-        """Return η − √((1 + radius)·Σ p·max(η − u, 0)²) for η = mean + depth, with u < η in the part.
+        """Return η − √((1 + radius)·Σ p·(η − u)²) over the part, for η = mean + depth.
+
+        It is a lower bound on the minimum if no outcome outside the part is below η.
 
         The difference of the two large terms is expanded, because it would cancel.
         """
         mass = (1 + radius) * self.mass
-        ratio = self.variance / depth
-        root = jnp.sqrt(mass * (1 + ratio / depth))
-        return self.anchor + (
-            self.offset - (self.surplus(radius) * depth + mass * ratio) / (1 + root)
-        )
+        ratio = self.deviation / depth
+        root = jnp.sqrt(mass) * jnp.sqrt(1 + ratio * ratio)
+        loss = self.surplus(radius) * depth + mass * (ratio * self.deviation)
+        return self.anchor + (self.offset - loss / (1 + root))
+
+    def bound_rounding(self, radius: Array) -> Array:
+        """Return how much the bound may change by the rounding error of the mean.
+
+        The mean is off by (n/2 + 2)·eps times the mean distance from the anchor; the bound changes by
+        √((1 + radius)·mass) times as much.
+        """
+        distance = jnp.where(self.inside, jnp.abs(self.away + self.offset[..., None]), 0.0)
+        mean = (self.weight * distance).sum(-1) / self.mass
+        terms = self.inside.sum(-1) / 2 + 2
+        return EPS * terms * mean * jnp.sqrt((1 + radius) * self.mass)
 
 
 def _tilt(p: Array, u: Array, radius: Array) -> tuple[_Part, Array]:
@@ -167,22 +202,24 @@ def _tilt(p: Array, u: Array, radius: Array) -> tuple[_Part, Array]:
     non-negative terms; between two points η has a closed form.
     """
     step = jnp.diff(u, axis=-1)
-    below = jnp.cumsum(p, axis=-1)[..., :-1]
+    # Multiplied by the square of the scale, so that products of small numbers do not underflow.
+    below = jnp.cumsum(p * _SCALE**2, axis=-1)[..., :-1]
     first = jnp.cumsum(below * step, axis=-1)
     second = jnp.cumsum(step * (first - below * step + first), axis=-1)
     # Points at which the ratio is still too large. Ties for the minimum have empty sums.
-    short = (second > (1 + radius)[..., None] * first * first) | (first == 0)
+    allowed = ((1 + radius) / _SCALE)[..., None] * (first / _SCALE)
+    short = (second > allowed * first) | (first == 0)
     place = short.sum(-1, keepdims=True)
     part = _Part.of(p, u, jnp.arange(u.shape[-1]) <= place)
     surplus = part.surplus(radius)
-    inner = (surplus > 0) & (part.variance > 0)
-    depth = jnp.where(inner, jnp.sqrt(part.variance / jnp.where(inner, surplus, 1.0)), jnp.inf)
+    inner = (surplus > 0) & (part.deviation > 0)
+    depth = jnp.where(inner, part.deviation / jnp.sqrt(jnp.where(inner, surplus, 1.0)), jnp.inf)
     ends = jnp.pad(part.away, [(0, 0)] * (u.ndim - 1) + [(0, 1)], constant_values=jnp.inf)
     left, right = (jnp.take_along_axis(ends, place + k, axis=-1)[..., 0] for k in (0, 1))
-    depth = jnp.clip(depth, left, right)
-    # Compute the part again from η, so that the bound depends on η alone.
-    again = _Part.of(p, u, (p > 0) & (part.away < depth[..., None]))
-    return again, depth + ((part.anchor - again.anchor) + (part.offset - again.offset))
+    # An outcome of the part just above η only lowers the bound; one outside must not be below η. Hence
+    # η stays below the next outcome by the rounding error of their distance.
+    right = right * (1 - 4 * EPS) - 4 * EPS * jnp.abs(part.offset)
+    return part, jnp.maximum(jnp.clip(depth, left, right), SMALLEST)
 
 
 def _shift(p: Array, z: Array, x: Array) -> Array:

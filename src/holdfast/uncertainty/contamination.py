@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from holdfast._support.precision import compiled_float64
-from holdfast.uncertainty.protocol import PerRow, Response, Rows
+from holdfast.uncertainty.rows import SMALLEST, PerRow, Response, Rows
 from holdfast.uncertainty.simplex import SetWithOpenSupport, SortedRows, project_simplex
 
 
@@ -48,7 +48,9 @@ class Contamination(SetWithOpenSupport):
     def divergence(self, p: Rows, q: Rows) -> PerRow:
         """Return the largest share of an entry of p that q lacks; infinite outside the support."""
         p, q = jnp.asarray(p), jnp.asarray(q)
-        lacking = jnp.where(p > 0, 1 - q / jnp.where(p > 0, p, 1.0), 0.0)
+        # An entry of q may have lost the smallest normal number to underflow.
+        kept = jnp.where(p > 0, (q + SMALLEST) / jnp.where(p > 0, p, 1.0), 1.0)
+        lacking = 1 - kept
         return jnp.where(self.outside(p, q), jnp.inf, jnp.clip(lacking.max(-1), 0.0, 1.0))
 
     @compiled_float64

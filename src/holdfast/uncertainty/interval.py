@@ -6,16 +6,25 @@ from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import first_place
 from holdfast._support.precision import compiled_float64
 from holdfast.uncertainty.counts import Estimate, FromCounts, VisitCounts, interval_around
-from holdfast.uncertainty.protocol import PerRow, Response, Rows, non_negative
+from holdfast.uncertainty.rows import (
+    EPS,
+    SMALLEST,
+    PerRow,
+    Response,
+    Rows,
+    RowScale,
+    non_negative,
+)
 from holdfast.uncertainty.simplex import SortedRows, first_to_reach, fraction, project_box
 
-# Nominal probabilities may exceed their bounds by this. Renormalising a row changes it by less.
+# Nominal probabilities may exceed their bounds by this; the bound is then the probability itself.
+# Renormalising a row changes it by less.
 _SLACK = 1e-12
 
 
@@ -47,6 +56,9 @@ class Interval(FromCounts):
 
     name: ClassVar[str] = "interval"
     per_entry: ClassVar[tuple[str, ...]] = ("lower", "upper")
+    # Both sides of the level are summed, and each bound is a rounded difference.
+    per_term: ClassVar[float] = 1.0
+    besides: ClassVar[float] = 20.0
 
     lower: Any
     upper: Any
@@ -78,9 +90,36 @@ class Interval(FromCounts):
         """Whether members have mass on a row's own entries only, so that successor lists suffice."""
         return True
 
-    def reach(self, p: Float[np.ndarray, "S A K"]) -> Bool[np.ndarray, "S A K"]:
+    def reach(self, p: Any) -> Any:
         """Return which outcomes some member gives mass to; a table leaves out the others."""
-        return (np.asarray(self.upper) > 0) | (p > 0)
+        return (self.upper > 0) | (p > 0)
+
+    @compiled_float64
+    def member_share(self, p: Rows, q: Rows) -> PerRow:
+        """Return a share t in [0, 1] such that p + t·(q − p) is a member, up to 4 eps of each entry.
+
+        `mixed_value` allows for these: a narrow interval around a large probability holds few floats.
+        """
+        away = q - p
+        room = jnp.where(away > 0, self.upper - p, p - self.lower)
+        distance = jnp.maximum(jnp.abs(away) - 4 * EPS * jnp.maximum(p, q) - SMALLEST, 0.0)
+        factor = jnp.where(distance > 0, distance / jnp.where(room > 0, room, 0.0), 0.0)
+        largest, radius = factor.max(-1) * (1 + 4 * EPS), self.row_radius(p)
+        inside = (largest <= radius) & (largest < jnp.inf)
+        shrunk = radius / jnp.where(largest > 0, largest, 1.0) * (1 - 4 * EPS)
+        return jnp.where(inside, 1.0, jnp.where(largest < jnp.inf, shrunk, 0.0))
+
+    @compiled_float64
+    def mixed_value(self, p: Rows, q: Rows, y: Rows, share: PerRow) -> PerRow:
+        """Return an upper bound on the value of a member near p + share·(q − p), rounding included.
+
+        Entries beyond their bounds by 4 eps move back, and the sum of the row returns to one. Twice the
+        mass that this moves, times the span, is added.
+        """
+        moved = 8 * EPS + jnp.abs(q.sum(-1) - 1) + jnp.abs(p.sum(-1) - 1)
+        scale = RowScale.of(self.reach(p), y)
+        moved = moved + EPS * scale.terms
+        return super().mixed_value(p, q, y, share) + 2 * moved * scale.span
 
     def check_fits(self, p: Float[np.ndarray, "S A K"]) -> None:
         """Raise a ValueError unless the set fits a model with these nominal probabilities."""

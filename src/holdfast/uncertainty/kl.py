@@ -14,8 +14,15 @@ from numpy.typing import ArrayLike
 from holdfast._support.precision import compiled_float64
 from holdfast._support.roots import increasing_root
 from holdfast.uncertainty.counts import Estimate, FromCounts, VisitCounts, kl_around
-from holdfast.uncertainty.protocol import PerRow, Response, Rows
+from holdfast.uncertainty.rows import EPS, SMALLEST, PerRow, Response, Rows, RowScale
 from holdfast.uncertainty.simplex import project_simplex
+
+# Below this β the mass of the tilt is computed as 1 + Σ p·(exp(−βu) − 1). There log1p is accurate;
+# above, the mass can be below 0.67, where log is more exact.
+_SMALL = 0.4
+# Ratios q/p that differ from one by less than this use the series of the logarithm, up to the power
+# 2·_SERIES − 1 of z: the next term is 1e-18 of the sum.
+_NEAR, _SERIES = 0.1, 7
 
 
 class KL(FromCounts):
@@ -78,8 +85,14 @@ class KL(FromCounts):
             tilt = _TiltedMoments.of(p, scaled, beta)
             return tilt.divergence(beta), beta * tilt.variance, tilt
 
+        # A gap of some 20 eps, above the rounding error of the divergence, which grows with its terms.
         root = increasing_root(
-            divergence_and_slope, radius, start, quadratic=True, max_steps=self.max_steps
+            divergence_and_slope,
+            radius,
+            start,
+            quadratic=True,
+            tolerance=4e-15 + EPS * p.shape[-1] / 16,
+            max_steps=self.max_steps,
         )
         beta, tilt = root.x, root.aux
         # Rounding or an early stop may leave q outside. KL is convex in q, so this share of the way
@@ -87,11 +100,12 @@ class KL(FromCounts):
         divergence = jnp.maximum(tilt.divergence(beta), jnp.finfo(y.dtype).tiny)
         share = jnp.where(trivial, 0.0, jnp.minimum(1.0, radius / divergence))
         at_minimum = concentrated & (radius > 0)
-        # q/p is one, the tilt, a mixture of the two, or the indicator of the minimum.
+        # q/p is one, the tilt, a mixture of the two, or the indicator of the minimum. One exponent for
+        # tilt and mass: each factor alone may underflow or overflow.
         plain = jnp.where(at_minimum, 0.0, 1 - share)[..., None]
-        tilted = (share * jnp.exp(-tilt.log_mass))[..., None]
+        tilted = jnp.exp(-tilt.log_mass[..., None] - beta[..., None] * scaled.u)
         pointed = jnp.where(at_minimum, 1 / scaled.mass_at_minimum, 0.0)[..., None]
-        factor = plain + tilted * jnp.exp(-beta[..., None] * scaled.u) + pointed * scaled.at_minimum
+        factor = plain + share[..., None] * tilted + pointed * scaled.at_minimum
         mean = scaled.mean + share * (tilt.mean - scaled.mean)
         dual = jnp.maximum(-(tilt.log_mass + radius) / jnp.where(trivial, 1.0, beta), 0.0)
         return Response(
@@ -102,12 +116,40 @@ class KL(FromCounts):
         )
 
     @compiled_float64
+    def lower_rounding(self, p: Rows, y: Rows, response: Response) -> PerRow:
+        """Return a bound on the rounding error of `response.lower`.
+
+        The error of log Σ p·exp(−βu) is divided by β. Below `_SMALL` it is proportional to β itself.
+        """
+        scale = RowScale.of(p > 0, y)
+        beta = response.multiplier * scale.span
+        growth = jnp.where(beta > 0.99 * _SMALL, jnp.maximum(1.0, 1 / beta), 1.0)
+        return EPS * (((scale.terms / 2 + 5) * growth + 6) * scale.span + 2 * scale.size)
+
+    @compiled_float64
+    def member_share(self, p: Rows, q: Rows) -> PerRow:
+        """Return a share t in [0, 1] such that p + t·(q − p) is a proved member of the set."""
+        # The divergence has a relative error only, and loses at most the smallest number to underflow.
+        return self._share_of_divergence(p, q, SMALLEST * p.shape[-1])
+
+    @compiled_float64
     def divergence(self, p: Rows, q: Rows) -> PerRow:
         """Return KL(q‖p); infinite if q has mass where p has none."""
         p, q = jnp.asarray(p), jnp.asarray(q)
         q = jnp.maximum(q, 0.0)
-        # The terms q·log(q/p) − q + p are non-negative, so their sum does not cancel.
-        terms = xlogy(q, q / jnp.where(p > 0, p, 1.0)) - q + p
+        # The terms p·φ(q/p), φ(x) = x·log x − x + 1, are non-negative, so their sum does not cancel.
+        safe = jnp.where(p > 0, p, 1.0)
+        far = xlogy(q, q / safe) - q + p
+        # Near x = 1 the plain form cancels. With z = (x − 1)/(x + 1), log x = 2·(z + z³/3 + z⁵/5 + …).
+        ratio = (q - p) / safe
+        near = jnp.abs(ratio) < _NEAR
+        z = jnp.where(near, ratio / (2 + ratio), 0.0)
+        square = z * z
+        series = jnp.zeros_like(z)
+        for k in range(_SERIES, 1, -1):
+            series = series * square + 1 / (2 * k - 1)
+        close = p * (2 * square * (1 + (1 + z) * z * series) / (1 - z))
+        terms = jnp.where(near, close, far)
         return jnp.where((q > 0) & (p == 0), jnp.inf, terms).sum(-1)
 
     @compiled_float64
@@ -246,10 +288,12 @@ class _TiltedMoments(NamedTuple):
     @classmethod
     def of(cls, p: Array, scaled: _UnitTargets, beta: Array) -> _TiltedMoments:
         # For small β the divergence is of order β², and plain sums would lose it to rounding. There
-        # the moments are the nominal ones plus a correction from exp(x) − 1. Above 0.4 the mass can be
-        # below 0.67, where log is more exact than log1p.
-        small = beta < 0.4
-        exponent = -beta[..., None] * scaled.u
+        # the moments are the nominal ones plus a correction from exp(x) − 1.
+        small = beta < _SMALL
+        # The mass of p·exp(−βu) is at least exp(−β) and at least p(argmin). Multiplied by one over the
+        # larger of the two it is at least one, so that nothing that matters underflows.
+        lift = jnp.where(small, 0.0, jnp.minimum(beta, -jnp.log(scaled.mass_at_minimum)))
+        exponent = lift[..., None] - beta[..., None] * scaled.u
         weight = p * jnp.where(small[..., None], jnp.expm1(exponent), jnp.exp(exponent))
         zeroth = weight.sum(-1)
         first = (weight * scaled.u).sum(-1)
@@ -257,7 +301,7 @@ class _TiltedMoments(NamedTuple):
         mass = jnp.where(small, 1 + zeroth, zeroth)
         mean = jnp.where(small, scaled.mean + first, first) / mass
         square = jnp.where(small, scaled.second + second, second) / mass
-        log_mass = jnp.where(small, jnp.log1p(jnp.where(small, zeroth, 0.0)), jnp.log(mass))
+        log_mass = jnp.where(small, jnp.log1p(jnp.where(small, zeroth, 0.0)), jnp.log(mass) - lift)
         return cls(log_mass, mean, jnp.maximum(square - mean * mean, 0.0))
 
     def divergence(self, beta: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -15,43 +15,25 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
-from holdfast._support.arguments import first_place, numbers_of
 from holdfast._support.precision import compiled_float64
 from holdfast.registry import UNCERTAINTY
 from holdfast.uncertainty.nearest_point import nearest_member
-
-# Rows with the outcomes on the last axis, and one number per row.
-Rows: TypeAlias = Float[Array, "*rows K"]
-PerRow: TypeAlias = Float[Array, "*rows"]
+from holdfast.uncertainty.rows import (
+    EPS,
+    SMALLEST,
+    Bracket,
+    PerRow,
+    Response,
+    Rows,
+    RowScale,
+    non_negative,
+)
 
 # Absolute tolerance of a membership check. Divergences are sums of terms of order one, so their
 # rounding error is about 50 eps.
 _ROUNDING = 1e-14
 # Entries in one block of rows of the default projection, which stores K² numbers per row: 32 MiB.
 _BLOCK_ENTRIES = 1 << 22
-
-
-class Response(NamedTuple):
-    """The worst response to targets y in each row, with its certificate.
-
-    Attributes:
-        kernel: q, a member of the set.
-        value: q·y, an upper bound on the minimum over the set.
-        lower: the dual value, a lower bound on that minimum.
-        multiplier: the dual variable, a starting point for the next search; zero if there is none.
-
-    Example:
-        >>> import holdfast as hf
-        >>> import numpy as np
-        >>> response = hf.KL(0.1).respond(np.array([[0.5, 0.5]]), np.array([[0.0, 1.0]]))
-        >>> print(response.kernel.round(3), response.value.round(3), response.lower.round(3))
-        [[0.72 0.28]] [0.28] [0.28]
-    """
-
-    kernel: Rows
-    value: PerRow
-    lower: PerRow
-    multiplier: PerRow
 
 
 class UncertaintySet(eqx.Module):
@@ -163,13 +145,17 @@ class UncertaintySet(eqx.Module):
         return lax.map(one, flat, batch_size=block).reshape(*rows, width)
 
     def scaled(self, factor: ArrayLike) -> Self:
-        """Return the set with its radii multiplied by a factor; zero times infinity is zero."""
+        """Return the set with its radii multiplied by a factor; zero times infinity is zero.
+
+        Positive products below the smallest normal number become that number: the set is never smaller.
+        """
         if not (np.asarray(factor, float) >= 0).all():
             raise ValueError(f"factor: expected at least 0, got {factor!r}")
         radius, factor = np.broadcast_arrays(np.asarray(self.radius), np.asarray(factor, float))
         product = np.zeros(radius.shape)
-        np.multiply(radius, factor, out=product, where=(radius > 0) & (factor > 0))
-        return self._with(radius=product)
+        some = (radius > 0) & (factor > 0)
+        np.multiply(radius, factor, out=product, where=some)
+        return self._with(radius=np.where(some, np.maximum(product, SMALLEST), 0.0))
 
     def with_radius(self, radius: ArrayLike) -> Self:
         """Return the same kind of set with another radius."""
@@ -190,8 +176,12 @@ class UncertaintySet(eqx.Module):
         """Absolute rounding error of `divergence`."""
         return _ROUNDING
 
-    def reach(self, p: Float[np.ndarray, "S A K"]) -> Bool[np.ndarray, "S A K"]:
-        """Return which outcomes some member gives mass to; a table leaves out the others."""
+    def reach(self, p: Any) -> Any:
+        """Return which outcomes some member gives mass to; a table leaves out the others.
+
+        Arguments:
+            p: nominal rows, in NumPy or JAX.
+        """
         return p > 0 if self.keeps_support else np.ones(p.shape, bool)
 
     @compiled_float64
@@ -208,12 +198,80 @@ class UncertaintySet(eqx.Module):
         value = (kernel * y).sum(-1)
         return Response(kernel, value, self.dual_value(p, y), jnp.zeros_like(value))
 
-    def respond_and_check(
-        self, p: Rows, y: Rows, guess: PerRow | None = None
-    ) -> tuple[Response, Bool[Array, "*rows"]]:
-        """Return the worst response, and whether a separate check finds it in the set."""
+    @compiled_float64
+    def bracket(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Bracket:
+        """Return the worst response to y and bounds on the minimum that hold after rounding.
+
+        Membership is checked apart from the search: the upper bound depends on the response itself and
+        on its divergence.
+        """
         response = self.respond(p, y, guess)
-        return response, self.contains(p, response.kernel)
+        lower = response.lower - self.lower_rounding(p, y, response)
+        share = self.member_share(p, response.kernel)
+        return Bracket(response, lower, self.mixed_value(p, response.kernel, y, share))
+
+    @compiled_float64
+    def lower_rounding(self, p: Rows, y: Rows, response: Response) -> PerRow:
+        """Return a bound on the rounding error of `response.lower`.
+
+        The default is for any formula with a few sums over a row.
+        """
+        del response
+        scale = RowScale.of(self.reach(p), y)
+        return EPS * (2 * scale.terms + 32) * scale.size
+
+    @compiled_float64
+    def member_share(self, p: Rows, q: Rows) -> PerRow:
+        """Return a share t in [0, 1] such that p + t·(q − p) is a proved member of the set.
+
+        The default moves q towards p by the ratio of radius and divergence, as for a convex divergence,
+        and checks the divergence of the mixture. `rounding` is the error of a divergence. A set without
+        `divergence` has to define `contains`.
+        """
+        if type(self).divergence is UncertaintySet.divergence:
+            return jnp.where(self.contains(p, q), 1.0, 0.0)
+        radius = self.row_radius(p)
+        share = self._share_of_divergence(p, q, 2 * self.rounding)
+        mixture = p + share[..., None] * (q - p)
+        inside = self.divergence(p, mixture) + self.rounding <= radius
+        return jnp.where(inside, share, 0.0)
+
+    def _share_of_divergence(self, p: Array, q: Array, absolute: Array | float) -> Array:
+        """Return the share radius/divergence, rounded down, for a divergence that is convex in q.
+
+        Arguments:
+            p: nominal rows.
+            q: non-negative rows; q divided by its sum is meant.
+            absolute: absolute rounding error of the divergence, besides a relative one.
+        """
+        radius = self.row_radius(p)
+        # 128 eps for the terms of a divergence, n eps/2 for its sum, and rows that do not sum to one:
+        # the divergences here are at most 1/sum² too small.
+        relative = EPS * (128 + (p > 0).sum(-1)) + 4 * jnp.abs(q.sum(-1) - 1)
+        divergence = self.divergence(p, q) * (1 + relative) + absolute
+        inside = (divergence <= radius) & (divergence < jnp.inf)
+        shrunk = radius / jnp.where(divergence > 0, divergence, 1.0) * (1 - 4 * EPS)
+        return jnp.where(inside, 1.0, jnp.where(divergence < jnp.inf, shrunk, 0.0))
+
+    @compiled_float64
+    def mixed_value(self, p: Rows, q: Rows, y: Rows, share: PerRow) -> PerRow:
+        """Return an upper bound on the value of p + share·(q − p), rounding included.
+
+        Arguments:
+            p: nominal rows.
+            q: non-negative rows; q divided by its sum is meant.
+            y: targets.
+            share: share of q; anything that is not in [0, 1] counts as zero.
+        """
+        reached = self.reach(p)
+        scale = RowScale.of(reached, y)
+        u = jnp.where(reached, y - scale.low[..., None], 0.0)
+        nominal = (p * u).sum(-1)
+        proper = ((q >= 0) & (reached | (q == 0))).all(-1) & (share >= 0) & (share <= 1)
+        own = jnp.where(proper, (q * u).sum(-1) / q.sum(-1), nominal)
+        mixed = own + jnp.where(proper, 1 - share, 0.0) * jnp.maximum(nominal - own, 0.0)
+        # Two sums of n non-negative terms and a quotient; the last sum rounds the value itself.
+        return scale.low + mixed * (1 + EPS * (scale.terms + 12)) + 2 * EPS * scale.size
 
     def row_radius(self, p: Rows) -> PerRow:
         """Return the radius of each row of p."""
@@ -289,11 +347,32 @@ class UncertaintySet(eqx.Module):
 
 
 class RespondingSet(UncertaintySet):
-    """A set that computes the worst response and its dual value together, in `respond`."""
+    """A set that computes the worst response and its dual value together, in `respond`.
+
+    The dual value is computed for targets minus their smallest, so that its error is proportional to
+    their span.
+    """
+
+    # Rounding errors of the dual value, in units of eps·span: for every term of a sum, and besides. The
+    # derivation is in docs/explanation/certificates.md.
+    per_term: ClassVar[float] = 0.5
+    besides: ClassVar[float] = 8.0
 
     @abc.abstractmethod
     def respond(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Response:
         """Return the worst response to y and the dual value that certifies it."""
+
+    @compiled_float64
+    def lower_rounding(self, p: Rows, y: Rows, response: Response) -> PerRow:
+        """Return a bound on the rounding error of `response.lower`."""
+        del response
+        scale = RowScale.of(self.reach(p), y)
+        return EPS * ((self.per_term * scale.terms + self.besides) * scale.span + 2 * scale.size)
+
+    @compiled_float64
+    def member_share(self, p: Rows, q: Rows) -> PerRow:
+        """Return a share t in [0, 1] such that p + t·(q − p) is a proved member of the set."""
+        return self._share_of_divergence(p, q, EPS * (8 + (p > 0).sum(-1)))
 
     def worst_response(self, p: Rows, y: Rows) -> Rows:
         """Return the member q that minimises q·y."""
@@ -302,16 +381,3 @@ class RespondingSet(UncertaintySet):
     def dual_value(self, p: Rows, y: Rows) -> PerRow:
         """Return a lower bound on min q·y over the set, valid at any value of the dual variable."""
         return self.respond(p, y).lower
-
-
-def non_negative(name: str, value: ArrayLike, most: float = np.inf) -> Float[np.ndarray, "..."]:
-    """Return a read-only array of numbers in [0, most], or raise a ValueError that names it."""
-    array = numbers_of(name, value)
-    wrong = ~((array >= 0) & (array <= most))
-    if wrong.any():
-        index, where = first_place(wrong)
-        expected = "at least 0" if most == np.inf else f"numbers in [0, {most:g}]"
-        where = f" at {where}" if where.startswith("(") else ""
-        raise ValueError(f"{name}: expected {expected}, got {array[index]}{where}")
-    array.flags.writeable = False
-    return array

@@ -10,7 +10,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 from numpy.typing import ArrayLike
 
-from holdfast.uncertainty.protocol import PerRow, RespondingSet, Response, Rows
+from holdfast.uncertainty.protocol import RespondingSet
+from holdfast.uncertainty.rows import PerRow, Response, Rows
 
 
 class SetWithOpenSupport(RespondingSet):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from holdfast._support.precision import compiled_float64
 from holdfast.uncertainty.counts import Estimate, FromCounts, VisitCounts, total_variation_around
-from holdfast.uncertainty.protocol import PerRow, Response, Rows
+from holdfast.uncertainty.rows import PerRow, Response, Rows
 from holdfast.uncertainty.simplex import (
     SetWithOpenSupport,
     SortedRows,

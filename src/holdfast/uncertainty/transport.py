@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike
 # Accepted violation of symmetry and of the triangle inequality, relative to the distance: metrics
 # from files with ten digits pass.
 _METRIC_TOLERANCE = 1e-9
+# The smallest normal number. Compiled code replaces smaller ones by zero.
+_SMALLEST = float(np.finfo(np.float64).tiny)
 # Rows whose sums differ by more have no transport plan. Row sums of members are checked to this too.
 _MASS_TOLERANCE = 1e-9
 
@@ -37,6 +39,7 @@ def checked_metric(metric: ArrayLike) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         for wrong, expected in (
             (~(np.isfinite(distances) & (distances >= 0)), "a finite distance of at least 0"),
+            ((distances > 0) & (distances < _SMALLEST), "0 or a normal number"),
             (np.diag(np.diag(distances)) != 0, "distance 0 from a state to itself"),
             (distances - distances.T > tolerance, "the same distance both ways"),
         ):

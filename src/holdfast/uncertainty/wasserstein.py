@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 
 from holdfast._support.precision import compiled_float64
 from holdfast._support.roots import select_rows
-from holdfast.uncertainty.protocol import PerRow, RespondingSet, Response, Rows
+from holdfast.uncertainty.protocol import RespondingSet
+from holdfast.uncertainty.rows import EPS, SMALLEST, Bracket, PerRow, Response, Rows, RowScale
 from holdfast.uncertainty.transport import checked_metric, distances
 
 # Limit on the steps of the search. Halving the bracket in the logarithm needs about 60 steps for 1e-16.
@@ -55,6 +56,9 @@ class Wasserstein(RespondingSet):
 
     name: ClassVar[str] = "wasserstein"
     shared: ClassVar[tuple[str, ...]] = ("metric",)
+    # The plan's targets and its cost are two sums, and their weights are rounded.
+    per_term: ClassVar[float] = 1.0
+    besides: ClassVar[float] = 12.0
 
     metric: Any
 
@@ -80,24 +84,24 @@ class Wasserstein(RespondingSet):
         return self._respond(p, y, guess)[0]
 
     @compiled_float64
-    def respond_and_check(
-        self, p: Rows, y: Rows, guess: PerRow | None = None
-    ) -> tuple[Response, Bool[Array, "*rows"]]:
-        """Return the worst response, and whether its plan moves p to it within the radius.
+    def bracket(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Bracket:
+        """Return the worst response to y and bounds on the minimum that hold after rounding.
 
         The plan proves membership, so no linear program is solved.
         """
         response, plan = self._respond(p, y, guess)
-        width = response.kernel.shape[-1]
-        nominal = jnp.broadcast_to(jnp.asarray(p), response.kernel.shape).reshape(-1, width)
-        radius = self.row_radius(response.kernel)
-        proved = plan.proves(
-            jnp.asarray(self.metric, nominal.dtype),
-            nominal,
-            response.kernel.reshape(-1, width),
-            radius.reshape(-1),
-        )
-        return response, proved.reshape(radius.shape)
+        kernel = response.kernel
+        width = kernel.shape[-1]
+        nominal = jnp.broadcast_to(jnp.asarray(p), kernel.shape)
+        radius = self.row_radius(kernel)
+        metric = jnp.asarray(self.metric, kernel.dtype)
+        flat = nominal.reshape(-1, width), kernel.reshape(-1, width), radius.reshape(-1)
+        share = plan.member_share(metric, *flat).reshape(radius.shape)
+        lower = response.lower - self.lower_rounding(nominal, y, response)
+        # The plan leads to the row up to the rounding of its sums.
+        scale = RowScale.of(self.reach(nominal), y)
+        upper = self.mixed_value(nominal, kernel, y, share) + EPS * (width + 4) * scale.span
+        return Bracket(response, lower, upper)
 
     def _respond(self, p: Array, y: Array, guess: Array | None) -> tuple[Response, _TransportPlan]:
         p, y = jnp.broadcast_arrays(jnp.asarray(p), jnp.asarray(y))
@@ -165,29 +169,39 @@ class _TransportPlan(NamedTuple):
         moved = jnp.zeros_like(self.mass).at[row, self.far].add(share * self.mass)
         return moved.at[row, self.near].add((1 - share) * self.mass)
 
-    def proves(self, metric: Array, p: Array, q: Array, radius: Array) -> Bool[Array, " N"]:
-        """Return whether this is a plan from p to q that costs at most the radius."""
+    def member_share(self, metric: Array, p: Array, q: Array, radius: Array) -> Float[Array, " N"]:
+        """Return the share of the way from p to q that is proved to cost at most the radius.
+
+        Zero if this is not a plan from p to q.
+        """
         states = jnp.arange(p.shape[-1])
         weights = jnp.stack([self.share, 1 - self.share])
         ways = jnp.stack([self.far, self.near])
 
-        def one(n: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            left, came, cost = sums
+        def one(n: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+            left, came, cost, free = sums
             source, mass = self.source[:, n], self.mass[:, n]
             left = left + jnp.where(source[:, None] == states, mass[:, None], 0.0)
             for weight, way in zip(weights, ways, strict=True):
                 arrives = way[:, n][:, None] == states
+                distance = jnp.where(arrives, metric[source], 0.0).sum(-1)
                 came = came + jnp.where(arrives, (weight * mass)[:, None], 0.0)
-                cost = cost + weight * mass * jnp.where(arrives, metric[source], 0.0).sum(-1)
-            return left, came, cost
+                cost = cost + weight * mass * distance
+                free = free & ((weight == 0) | (mass == 0) | (distance == 0))
+            return left, came, cost, free
 
         nothing = jnp.zeros_like(p)
         count = jnp.where((self.mass != 0).any(0), states + 1, 0).max()
-        left, came, cost = lax.fori_loop(0, count, one, (nothing, nothing, nothing[:, 0]))
-        slack = jnp.finfo(p.dtype).eps * (16 + len(states))
+        start = nothing, nothing, nothing[:, 0], jnp.ones(len(p), bool)
+        left, came, cost, free = lax.fori_loop(0, count, one, start)
+        width = len(states)
+        slack = EPS * (16 + width)
         marginals = (jnp.abs(left - p).sum(-1) <= slack) & (jnp.abs(came - q).sum(-1) <= slack)
         signs = (weights >= 0).all(0) & (self.mass >= 0).all(-1) & (q >= 0).all(-1)
-        return marginals & signs & (cost <= radius * (1 + 1e-9)) & (jnp.abs(q.sum(-1) - 1) <= 1e-9)
+        # The cost is a sum of two terms a source; each may lose the smallest number to underflow.
+        cost = cost * (1 + EPS * (2 * width + 8)) + 2 * width * SMALLEST
+        share = jnp.where(free, 1.0, jnp.minimum(1.0, radius / cost * (1 - 2 * EPS)))
+        return jnp.where(marginals & signs, share, 0.0)
 
 
 class _DualLine(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from jaxtyping import Array, Float
 from holdfast.model.table import Table
 from holdfast.tabular.evaluation.values import PolicyValues
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case
+from holdfast.uncertainty.rows import EPS
 
 # Factors are searched up to this power of two and down to its inverse: about 1e18, beyond which a radius
 # differs from infinity or zero by less than the numerical error.
@@ -48,10 +51,14 @@ class _Margin:
         self._last: PolicyValues | None = None
 
     def __call__(self, factor: float) -> float:
-        scaled = jax.tree.map(jnp.asarray, self._table.uncertainty.scaled(factor))
+        # A product with a power of two is exact. Others are rounded up: the set is never too small.
+        exact = factor == 0 or math.isinf(factor) or math.frexp(factor)[0] == 0.5
+        rounded = factor if exact else factor * (1 + 2 * EPS)
+        scaled = jax.tree.map(jnp.asarray, self._table.uncertainty.scaled(rounded))
         table = eqx.tree_at(lambda t: t.uncertainty, self._table, scaled)
         self._last = worst_case(table, self._policy, Dual(), self._last, keep_kernel=False)
-        return float(self._last.value[0]) - float(self._last.error[0]) - self._threshold
+        margin = float(self._last.value[0]) - float(self._last.error[0]) - self._threshold
+        return -math.inf if math.isnan(margin) else margin  # what is not a number proves nothing
 
 
 def _critical(margin: _Margin, accuracy: float) -> float:

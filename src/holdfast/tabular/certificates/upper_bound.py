@@ -25,6 +25,7 @@ from holdfast.model.table import Table
 from holdfast.tabular.evaluation.linear_program import ConstrainedOptimum, constrained_optimum
 from holdfast.tabular.evaluation.optimum import Optimum, robust_optimum
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case, worst_kernel
+from holdfast.uncertainty.rows import EPS
 
 # Largest number of state–action pairs for linear programs, which then take seconds. Larger models search
 # λ by a bounded search.
@@ -73,7 +74,7 @@ def lagrangian_bound(table: Table, actions: int) -> LagrangianBound:
     """
     count = len(table.thresholds)
     first = _at(table, np.zeros(count))
-    if count == 0:
+    if count == 0 or not np.isfinite(first.value):  # signals too large for double precision
         return first
     reach = _reach(table, first)
     if reach is None:
@@ -102,9 +103,20 @@ def _combined(table: Table, multipliers: np.ndarray) -> Float[Array, "S A J"]:
 
 
 def _at(table: Table, multipliers: np.ndarray, start: Optimum | None = None) -> LagrangianBound:
+    multipliers = np.maximum(multipliers, 0.0)  # a linear program may return −1e-17
     optimum = robust_optimum(table, _combined(table, multipliers), start)
     value = optimum.upper - float(multipliers @ np.asarray(table.thresholds))
+    value += _rounding(table, multipliers, optimum)
+    value = np.inf if np.isnan(value) else value  # what is not a number bounds nothing
     return LagrangianBound(value, multipliers, optimum, np.ones_like(multipliers))
+
+
+def _rounding(table: Table, multipliers: np.ndarray, optimum: Optimum) -> float:
+    """Return what rounding may add in r + Σλ_i c_i, in every step, and in Σλ_i d_i."""
+    weights, count = np.r_[1.0, multipliers], len(multipliers) + 2
+    signals = float(weights @ np.abs(np.asarray(table.signals)).max((1, 2, 3)))
+    values = abs(optimum.upper) + float(multipliers @ np.abs(np.asarray(table.thresholds)))
+    return EPS * count * (signals / (1 - float(table.discount)) + values)
 
 
 def _reach(table: Table, first: LagrangianBound) -> Float[np.ndarray, " m"] | None:
@@ -160,6 +172,7 @@ def _along_a_proof(
     Once B is below every reward, the model is proved infeasible.
     """
     lowest = float(table.signals[0].min() / (1 - table.discount))
+    lowest -= 4 * EPS * abs(lowest)
     for power in range(1, 10):
         further = _at(table, bound.multipliers + 10.0**power * reach.max() * weights, bound.optimum)
         if further.value < lowest:

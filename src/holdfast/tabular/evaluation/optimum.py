@@ -7,11 +7,13 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from holdfast.model.table import Table
-from holdfast.tabular.evaluation.values import PolicyValues, worst_response
+from holdfast.tabular.evaluation.values import PolicyValues, bracketed_actions
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case
+from holdfast.uncertainty.rows import EPS
 
 # Actions whose values differ by less than this, relative to 1 + |best|, are tied: a few hundred rounding
 # errors, as the worst responses are computed to about 1e-13.
@@ -46,14 +48,16 @@ def sweep(
     values: Float[Array, " S"],
     multipliers: Float[Array, "S A"],
 ) -> tuple[Float[Array, " S"], Float[Array, "S A"], Float[Array, "S A"]]:
-    """Return max_a min_q q·y, the greedy policy and nature's multipliers: one robust value iteration."""
-    any_policy = jnp.full(multipliers.shape, 1 / multipliers.shape[1])
-    response = worst_response(table, signal, any_policy, values, multipliers)
-    best = response.action_values.max(-1)
+    """Return max_a min_q q·y, the greedy policy and nature's multipliers: one robust value iteration.
+
+    The first is an upper bound, with members of the set for q and rounding included.
+    """
+    own, upper, multipliers = bracketed_actions(table, signal, values, multipliers)
+    best = own.max(-1)
     # The first of the tied actions, so that the policy does not alternate between them.
-    tied = response.action_values >= best[:, None] - _TIE * (1 + jnp.abs(best[:, None]))
+    tied = own >= best[:, None] - _TIE * (1 + jnp.abs(best[:, None]))
     greedy = jax.nn.one_hot(tied.argmax(-1), multipliers.shape[1])
-    return best, greedy, response.multipliers
+    return upper.max(-1), greedy, multipliers
 
 
 def robust_optimum(
@@ -87,13 +91,19 @@ def robust_optimum(
         assert found.multipliers is not None
         swept, greedy, _ = sweep(table, signal, values, found.multipliers[0])
         excess = float(jnp.maximum((swept - values).max(), 0.0) / (1 - table.discount))
+        excess *= 1 + 8 * EPS  # the last operations are rounded
         error = float(found.error[0])
         width = excess + 2 * error
-        # Rounding may keep the residual above the tolerance. Then it stops falling.
-        if width <= tolerance * max(1.0, float(jnp.abs(values).max())) or width >= narrowest:
+        # Rounding may keep the residual above the tolerance. Then it stops falling. What is not a number
+        # would stay so.
+        wide = width > tolerance * max(1.0, float(jnp.abs(values).max()))
+        if not wide or width >= narrowest:
             break
         narrowest = min(narrowest, width) if width < _NARROW else narrowest
         policy = greedy
     assert found is not None
     value = float(found.value[0])
-    return Optimum(policy, value - error, value + excess + error, found)
+    lower, upper = value - error, value + excess + error
+    # What is not a number proves nothing.
+    lower, upper = -np.inf if np.isnan(lower) else lower, np.inf if np.isnan(upper) else upper
+    return Optimum(policy, lower, upper, found)

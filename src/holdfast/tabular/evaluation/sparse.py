@@ -15,13 +15,13 @@ from jaxtyping import Array, Float
 
 from holdfast.model.table import Table
 from holdfast.tabular.evaluation.iterative import fixed_point
+from holdfast.tabular.evaluation.rounding import certified_error, initial_value
 from holdfast.tabular.evaluation.values import (
     PolicyValues,
     chain,
     collect,
     mean_signal,
     next_values,
-    rounding,
     worst_response,
 )
 
@@ -86,16 +86,14 @@ def _worst(
         values = _values(table, response.chain, response.reward, source, tolerance, _INEXACT)
         following = _respond(table, signal, policy, values, response.multipliers)
         swept = response.reward + table.discount * _next_values(table, response.chain, values)
-        above = jnp.maximum((swept - values).max(), 0.0)
-        below = jnp.maximum((values - following.lower).max(), 0.0)
-        error = (above + below) / (1 - table.discount) + rounding(table, signal, values)
+        error = _error(table, values, swept - values, values - following.lower)
         size = float(jnp.abs(values).max())
         stalled = float(jnp.abs(values - source).max()) <= _STALLED * size
         if float(error) <= tolerance * max(1.0, size) or stalled:
             break
         source, response = values, following
     return PolicyValues(
-        value=table.initial @ values,
+        value=_initial_value(table, values),
         values=values,
         advantages=following.action_values - values[:, None],
         occupancy=_occupancy(table, response.chain, visits),
@@ -107,6 +105,15 @@ def _worst(
 _respond = eqx.filter_jit(worst_response)
 _chain = eqx.filter_jit(chain)
 _next_values = eqx.filter_jit(next_values)
+_initial_value = eqx.filter_jit(initial_value)
+
+
+@eqx.filter_jit
+def _error(
+    table: Table, values: Float[Array, " S"], above: Float[Array, " S"], below: Float[Array, " S"]
+) -> Float[Array, ""]:
+    everywhere = jnp.ones(table.states, bool)
+    return certified_error(table, everywhere, values, above, below)
 
 
 @eqx.filter_jit

@@ -18,19 +18,24 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from holdfast.model.table import Table
+from holdfast.tabular.evaluation.rounding import (
+    PER_STATE,
+    ROUND_UP,
+    initial_value,
+    state_rounding,
+)
+from holdfast.tabular.evaluation.rounding import rounding as rounding
 from holdfast.uncertainty import UncertaintySet
+from holdfast.uncertainty.rows import EPS, SMALLEST
 
 T = TypeVar("T")
 
 # Worst responses are computed for blocks of states with at most this many entries. 2¹⁴ doubles are
 # 128 KiB, so that a block's rows and their temporaries stay in the second-level cache.
 _BLOCK_ENTRIES = 1 << 14
-# Rounding errors allowed for in a certificate, in units of eps·(largest |signal| + largest |V|)/(1−γ).
-# A row of up to a few thousand terms, summed pairwise, loses at most log₂ K ≈ 12 of them.
-_ROUNDING_ERRORS = 16
 
 
 class PolicyValues(eqx.Module):
@@ -67,8 +72,9 @@ class WorstResponse(NamedTuple):
     Attributes:
         chain: P_π under the response, in the form of `chain`.
         reward: mean signal in each state under the response.
-        upper: T̄V = Σ_a π(a|s)·q·y for the response q, a member of the set.
-        lower: T̲V, a lower bound on the robust Bellman operator at V, from the set's dual value.
+        lower: T̲V, a lower bound on the robust Bellman operator at V, from the set's dual value, rounding
+            included.
+        rounding: the part of `lower` that allows for rounding.
         action_values: min over the set of q·y.
         multipliers: nature's dual variables.
         kernel: the response itself, or None.
@@ -76,8 +82,8 @@ class WorstResponse(NamedTuple):
 
     chain: Float[Array, "..."]
     reward: Float[Array, " S"]
-    upper: Float[Array, " S"]
     lower: Float[Array, " S"]
+    rounding: Float[Array, " S"]
     action_values: Float[Array, "S A"]
     multipliers: Float[Array, "S A"]
     kernel: Float[Array, "S A K"] | None
@@ -165,12 +171,6 @@ def occupancy(table: Table, factors: Factors) -> Float[Array, " S"]:
     return jnp.maximum(jnp.zeros(table.states).at[factors.order].set(permuted[:, 0]), 0.0)
 
 
-def rounding(table: Table, signal: Array, values: Array) -> Float[Array, ""]:
-    """Return an allowance for rounding: a certificate must not claim an error of zero."""
-    scale = jnp.abs(signal).max() + jnp.abs(values).max()
-    return _ROUNDING_ERRORS * jnp.finfo(values.dtype).eps * scale / (1 - table.discount)
-
-
 def per_signal(function: Callable[..., T], table: Table, *arguments: Array) -> T:
     """Apply a function of (signal, …) to every signal, one after the other.
 
@@ -216,7 +216,7 @@ def collect(
     """
     residual = jnp.abs(reward + table.discount * next_values(table, flow, values) - values).max()
     return PolicyValues(
-        value=table.initial @ values,
+        value=initial_value(table, values),
         values=values,
         advantages=advantages(table, signal, kernel, values),
         occupancy=visits,
@@ -244,14 +244,17 @@ def worst_response(
         keep_kernel: whether to return the response itself, (S, A, K).
     """
 
-    def respond(uncertainty: UncertaintySet, p: Array, y: Array, c, pi, guess) -> WorstResponse:  # type: ignore[no-untyped-def]
+    def respond(uncertainty: UncertaintySet, *rows: Array) -> WorstResponse:
+        p, y, c, pi, guess, size = rows
         response = uncertainty.respond(p, y, guess)
         joint = pi[..., None] * response.kernel
+        rounded = uncertainty.lower_rounding(p, y, response)
+        rounded = ((pi * rounded).sum(-1) + state_rounding(pi, size, p.shape[-1])) * ROUND_UP
         return WorstResponse(
             chain=joint.sum(-2) if table.successors is None else joint,
             reward=(pi * c[..., 0]).sum(-1) if c.shape[-1] == 1 else (joint * c).sum((-2, -1)),
-            upper=(pi * response.value).sum(-1),
-            lower=(pi * response.lower).sum(-1),
+            lower=(pi * response.lower).sum(-1) - rounded,
+            rounding=rounded,
             action_values=response.value,
             multipliers=response.multiplier,
             kernel=response.kernel if keep_kernel else None,
@@ -271,30 +274,49 @@ def certified_values(
     found = signal_values(table, signal, policy, kernel)
     response = worst_response(table, signal, policy, found.values, multipliers)
     below = jnp.maximum((found.values - response.lower).max(), 0.0)
+    error = found.error + below / (1 - table.discount) * ROUND_UP
     return dataclasses.replace(
         found,
-        error=found.error + below / (1 - table.discount),
+        error=jnp.where(error >= 0, error, jnp.inf),
         kernel=kernel,
         multipliers=response.multipliers,
     )
 
 
-def checked_response(
+def bracketed_response(
     table: Table,
     signal: Float[Array, "S A J"],
     policy: Float[Array, "S A"],
     values: Float[Array, " S"],
     multipliers: Float[Array, "S A"],
-) -> tuple[Float[Array, " S"], Float[Array, " S"], Bool[Array, ""]]:
-    """Return T̄V, T̲V, and whether the response behind T̄V was checked to be in the set."""
+) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
+    """Return T̄V and T̲V, rounding included; T̄V is built from proved members of the set."""
 
-    def respond(uncertainty: UncertaintySet, p: Array, y: Array, c, pi, guess) -> tuple:  # type: ignore[no-untyped-def]
-        del c
-        response, inside = uncertainty.respond_and_check(p, y, guess)
-        return (pi * response.value).sum(-1), (pi * response.lower).sum(-1), inside.all(-1)
+    def respond(uncertainty: UncertaintySet, *rows: Array) -> tuple[Array, ...]:
+        p, y, _, pi, guess, size = rows
+        _, lower, upper = uncertainty.bracket(p, y, guess)
+        rounded = state_rounding(pi, size, p.shape[-1]) * ROUND_UP
+        return (pi * upper).sum(-1) + rounded, (pi * lower).sum(-1) - rounded
 
-    upper, lower, inside = _by_blocks(respond, table, signal, values, policy, multipliers)
-    return upper, lower, inside.all()
+    return _by_blocks(respond, table, signal, values, policy, multipliers)
+
+
+def bracketed_actions(
+    table: Table,
+    signal: Float[Array, "S A J"],
+    values: Float[Array, " S"],
+    multipliers: Float[Array, "S A"],
+) -> tuple[Float[Array, "S A"], Float[Array, "S A"], Float[Array, "S A"]]:
+    """Return min q·y for every action, an upper bound on it with rounding, and the multipliers."""
+
+    def respond(uncertainty: UncertaintySet, *rows: Array) -> tuple[Array, ...]:
+        p, y, _, _, guess, size = rows
+        response, _, upper = uncertainty.bracket(p, y, guess)
+        underflow = jnp.where(size > 0, 16 * p.shape[-1] * SMALLEST, 0.0)
+        upper = upper + (PER_STATE * EPS * size + underflow)
+        return response.value, upper, response.multiplier
+
+    return _by_blocks(respond, table, signal, values, multipliers, multipliers)
 
 
 def _by_blocks(
@@ -305,12 +327,16 @@ def _by_blocks(
     policy: Array,
     multipliers: Array,
 ) -> Any:
-    """Return respond(set, p, y, signal, policy, multipliers) for all states, block by block."""
+    """Return respond(set, p, y, signal, policy, multipliers, size) for all states, block by block.
+
+    The size of a row is the largest |signal| + γ|V| that members may meet.
+    """
 
     def answer(p, successors, uncertainty, c, pi, guess) -> Any:  # type: ignore[no-untyped-def]
-        following = values if successors is None else values[successors]
-        y = jnp.broadcast_to(c + table.discount * following, p.shape)
-        return respond(uncertainty, p, y, c, pi, guess)
+        following = table.discount * (values if successors is None else values[successors])
+        y = jnp.broadcast_to(c + following, p.shape)
+        size = jnp.where(uncertainty.reach(p), jnp.abs(c) + jnp.abs(following), 0.0).max(-1)
+        return respond(uncertainty, p, y, c, pi, guess, size)
 
     states = block = table.states
     arrays = (signal, policy, multipliers)

@@ -7,7 +7,8 @@ from members of the set and T̲ from the set's dual value,
 
     V − max(0, max_s(V − T̲V))/(1−γ) ≤ min over the set of V_p ≤ V + max(0, max_s(T̄V − V))/(1−γ),
 
-and the reported error is the sum of both distances.
+and the reported error is the larger of the two distances. T̄V and T̲V include what rounding may have
+added. The maxima run over the states that the policy can reach under some kernel of the set.
 """
 
 from __future__ import annotations
@@ -29,25 +30,30 @@ from holdfast.tabular.evaluation.projected_gradient import (
     ProjectedGradient,
     by_projected_gradient,
 )
+from holdfast.tabular.evaluation.rounding import (
+    certified_error,
+    initial_value,
+    is_silent,
+    reached_states,
+)
 from holdfast.tabular.evaluation.tilted_kernel import Tilted, by_tilting
 from holdfast.tabular.evaluation.values import (
     Factors,
     PolicyValues,
     WorstResponse,
-    checked_response,
+    bracketed_response,
     factorise,
     next_values,
     occupancy,
     per_signal,
     policy_values_under,
-    rounding,
     state_values,
     worst_response,
 )
 from holdfast.uncertainty import KL
 
-# Relative error that `Dual` reaches by dense factors. The allowance for rounding is 4e-15/(1−γ), so that
-# 1e-11 is within reach up to γ = 0.999; beyond, the iteration stops when the values stop changing.
+# Relative error that `Dual` reaches by dense factors. Rounds also end when the remaining error is below
+# the allowance for rounding, some 1e-14/(1−γ), or when the values stop changing.
 _TOLERANCE = 1e-11
 # Largest array of features for `Tilted`: 2²⁶ doubles are 512 MiB.
 _MAX_FEATURE_ENTRIES = 1 << 26
@@ -62,8 +68,9 @@ class Dual:
     kernel found attains the paper's minima (10) and (15).
 
     Arguments:
-        tolerance: certified error to reach, relative to max(1, largest |V|). Default: 1e-11, or 1e-10
-            for successor lists of more than 1,024 states, whose linear systems are solved by sweeps.
+        tolerance: certified error to reach, relative to the largest |V|. Default: 1e-11. For successor
+            lists of more than 1,024 states, whose linear systems are solved by sweeps, it is relative
+            to max(1, largest |V|), and 1e-10 by default.
         max_rounds: limit on the number of rounds. If it is reached, the error says so.
 
     Example:
@@ -201,7 +208,7 @@ class _Round(NamedTuple):
     values: Float[Array, " S"]
     source: Float[Array, " S"]  # the values that the kernel responds to
     factors: Factors
-    residual: Float[Array, ""]
+    above: Float[Array, " S"]
     action_values: Float[Array, "S A"]
     multipliers: Float[Array, "S A"]
     kernel: Float[Array, "S A K"] | None
@@ -233,23 +240,29 @@ def by_policy_iteration(
     tolerance, max_rounds = limits
     eps = jnp.finfo(table.initial.dtype).eps
 
+    reached = reached_states(table, policy)
+
     def evaluate_signal(signal: Array, values: Array, multipliers: Array) -> PolicyValues:
+        # Rounding in the linear solve would leave traces where the values are exactly zero.
+        zero_here = reached & is_silent(table, signal, policy, reached)
+
         def body(last: _Round) -> _Round:
             response = worst_response(
                 table, signal, policy, last.values, last.multipliers, keep_kernel=keep_kernel
             )
-            size = jnp.abs(last.values).max()
-            below = jnp.maximum((last.values - response.lower).max(), 0.0)
-            error = (last.residual + below) / (1 - table.discount)
-            error = error + rounding(table, signal, last.values)
+            size = jnp.where(reached, jnp.abs(last.values), 0.0).max()
+            below = last.values - response.lower
+            error = certified_error(table, reached, last.values, last.above, below)
+            left = jnp.maximum(last.above, below - response.rounding)
+            left = jnp.where(reached, left, 0.0).max()
+            enough = jnp.maximum(
+                tolerance * (1 - table.discount) * size,
+                jnp.where(reached, response.rounding, 0.0).max(),
+            )
             # Values that differ by a few rounding errors only would not change any more.
             stalled = jnp.abs(last.source - last.values).max() <= 4 * eps * size
             # Round 0 has no kernel yet: V is only a guess.
-            done = (last.rounds > 0) & (
-                (error <= tolerance * jnp.maximum(1.0, size))
-                | stalled
-                | (last.rounds >= max_rounds)
-            )
+            done = (last.rounds > 0) & ((left <= enough) | stalled | (last.rounds >= max_rounds))
             certified = last._replace(
                 action_values=response.action_values,
                 multipliers=response.multipliers,
@@ -260,13 +273,13 @@ def by_policy_iteration(
 
         def advance(last: _Round, response: WorstResponse) -> _Round:
             factors = factorise(table, response.chain)
-            values = state_values(factors, response.reward)
+            values = jnp.where(zero_here, 0.0, state_values(factors, response.reward))
             swept = response.reward + table.discount * next_values(table, response.chain, values)
             return last._replace(
                 values=values,
                 source=last.values,
                 factors=factors,
-                residual=jnp.maximum((swept - values).max(), 0.0),
+                above=swept - values,
                 multipliers=response.multipliers,
                 kernel=response.kernel,
                 rounds=last.rounds + 1,
@@ -277,7 +290,7 @@ def by_policy_iteration(
             values=values,
             source=values,
             factors=Factors(jnp.eye(table.states), jnp.arange(table.states, dtype=jnp.int32)),
-            residual=zero,
+            above=jnp.zeros_like(values),
             action_values=jnp.zeros_like(policy),
             multipliers=multipliers,
             kernel=table.probabilities if keep_kernel else None,
@@ -287,7 +300,7 @@ def by_policy_iteration(
         )
         last = lax.while_loop(lambda state: ~state.done, body, start)
         return PolicyValues(
-            value=table.initial @ last.values,
+            value=initial_value(table, last.values),
             values=last.values,
             advantages=last.action_values - last.values[:, None],
             occupancy=occupancy(table, last.factors),
@@ -344,15 +357,13 @@ def certified_errors(
     """Return how far each worst-case value may be from the minimum over the set.
 
     The bound rests on one worst response to V, whose membership is checked apart from its search, and
-    not on the search for V. Infinite if that response is outside the set.
+    not on the search for V.
     """
+    reached = reached_states(table, policy)
 
     def bound(signal: Array, values: Array, multipliers: Array) -> Array:
-        upper, lower, inside = checked_response(table, signal, policy, values, multipliers)
-        above = jnp.maximum((upper - values).max(), 0.0)
-        below = jnp.maximum((values - lower).max(), 0.0)
-        error = (above + below) / (1 - table.discount) + rounding(table, signal, values)
-        return jnp.where(inside, error, jnp.inf)
+        upper, lower = bracketed_response(table, signal, policy, values, multipliers)
+        return certified_error(table, reached, values, upper - values, values - lower)
 
     assert worst.multipliers is not None
     return per_signal(bound, table, worst.values, worst.multipliers)

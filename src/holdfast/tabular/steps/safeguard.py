@@ -144,8 +144,11 @@ def _project_until_feasible(
     for _ in range(_REPROJECTIONS):
         if run.is_feasible(values):
             break
-        thresholds = run.thresholds + 4 * np.asarray(values.error).max()
-        thresholds = jnp.asarray(thresholds + _INSIDE * (1 + np.abs(run.thresholds)))
+        error = np.asarray(values.error)[1:]
+        inside = np.where(np.isfinite(error), 4 * error, 0.0) + _INSIDE * (
+            1 + np.abs(run.thresholds)
+        )
+        thresholds = jnp.asarray(run.thresholds + inside)
         tilts = TiltedPolicies.at(policy, values, thresholds, run.table.discount, "exact")
         policy = project(tilts, jnp.zeros(len(tilts.features))).policy
         values = evaluate(policy, values)
