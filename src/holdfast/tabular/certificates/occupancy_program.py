@@ -162,6 +162,13 @@ class OccupancyProgram:
         taken, visits = blocks[:, : self.pairs], blocks[:, self.pairs :]
         return np.abs(taken - self.policy(point) * visits[:, self.pair_states])
 
+    def prices(self, multipliers: Float[np.ndarray, " rows"]) -> Float[np.ndarray, "K n"]:
+        """Return the sum of the multipliers of each product's four rows."""
+        prices = np.zeros((self.kernels, self.pairs))
+        four = multipliers[self._is_product].reshape(self.kernels, -1, 4)
+        prices[:, self.divisible] = four.sum(-1)
+        return prices
+
     def everything(self) -> PolicyBox:
         """Return the box of all policies."""
         count = self.kernels * self.states

@@ -50,15 +50,19 @@ _GRID = 2.0**-20
 # The point of division: the solution's probability, moved by this share towards the middle, and at least
 # this share of the width away from the ends.
 _TO_MIDDLE, _FROM_ENDS = 0.3, 0.15
+# Number of policies that are returned: the first ones, and the last one found.
+_POLICIES = 4
+MODE = 1
 
 
 class _Open(NamedTuple):
-    """An open node: its number, bound, box, the solution of its program, and its basis."""
+    """An open node: its number, bound, box, the solution of its program, prices of products, basis."""
 
     number: int
     bound: float
     box: PolicyBox
     point: Float[np.ndarray, " columns"]
+    prices: Float[np.ndarray, "K n"]
     basis: Any
 
 
@@ -84,14 +88,14 @@ class TreeResult(NamedTuple):
         value: upper bound on the worst-case reward of every feasible stationary policy.
         nodes: number of nodes.
         proof: the record that proves it.
-        policies: policies of the relaxation, (S, A) each, those with the largest bounds first.
+        policies: a few policies of the relaxation, (S, A) each, the root's own first.
         interrupted: whether a KeyboardInterrupt ended the search.
     """
 
     value: float
     nodes: int
     proof: OccupancyProof
-    policies: list[Float[np.ndarray, "S A"]]
+    policies: tuple[Float[np.ndarray, "S A"], ...]
     interrupted: bool
 
 
@@ -209,10 +213,8 @@ class _Search:
         node = self.heap[0][2]
         self.pending = [node.bound]  # an interrupt must find the node here or on the heap
         heapq.heappop(self.heap)
-        policy = self._policy(node.point)
-        self.policies.append(policy)
         if len(node.point) == self.program.width and self._is_product(node.point):
-            found = distinct(self.kernels, self.find_kernels(policy))
+            found = distinct(self.kernels, self.find_kernels(self._policy(node.point)))
             if len(found) > len(self.kernels):
                 self.kernels = found
                 self._use_kernels()
@@ -236,7 +238,9 @@ class _Search:
         """Return the pair to divide at and the point, or −1 if every width is small."""
         program, box = self.program, node.box
         width = box.upper - box.lower
-        score = np.where(width > _WIDTH, program.slack(node.point).sum(0) + _NO_SLACK * width, -1.0)
+        slack = program.slack(node.point)
+        effect = (slack * node.prices).sum(0) if MODE else slack.sum(0)
+        score = np.where(width > _WIDTH, effect + _NO_SLACK * width, -1.0)
         pair = int(score.argmax())
         if score[pair] < 0:
             return -1, 0.0
@@ -257,6 +261,7 @@ class _Search:
             before, bound = bound, self._record(number, found, bound)
             if bound <= self.cutoff or found.point is None:
                 break
+            self.policies = self.policies[:_POLICIES - 1] + [self._policy(found.point)]
             basis = solver.basis()
             worth = before - bound > _WORTH_ANOTHER * (before - self.cutoff)
             if turn == rounds or (turn > 0 and not worth) or self.seconds >= self.limits.seconds:
@@ -274,7 +279,8 @@ class _Search:
         if bound <= self.cutoff or found.point is None:
             self.closed = max(self.closed, bound)
         else:
-            node = _Open(number, bound, box, found.point, basis)
+            prices = self.program.prices(found.multipliers)
+            node = _Open(number, bound, box, found.point, prices, basis)
             heapq.heappush(self.heap, (-bound, number, node))
         self.pending.pop()
 
@@ -338,7 +344,7 @@ class _Search:
             **self.recorder.columns(),  # type: ignore[arg-type]
         )
         return TreeResult(
-            self.bound, self.recorder.nodes, proof, self.policies[::-1], interrupted
+            self.bound, self.recorder.nodes, proof, tuple(self.policies), interrupted
         )
 
 
