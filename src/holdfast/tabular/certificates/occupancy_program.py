@@ -162,13 +162,6 @@ class OccupancyProgram:
         taken, visits = blocks[:, : self.pairs], blocks[:, self.pairs :]
         return np.abs(taken - self.policy(point) * visits[:, self.pair_states])
 
-    def prices(self, multipliers: Float[np.ndarray, " rows"]) -> Float[np.ndarray, "K n"]:
-        """Return the sum of the multipliers of each product's four rows."""
-        prices = np.zeros((self.kernels, self.pairs))
-        four = multipliers[self._is_product].reshape(self.kernels, -1, 4)
-        prices[:, self.divisible] = four.sum(-1)
-        return prices
-
     def everything(self) -> PolicyBox:
         """Return the box of all policies."""
         count = self.kernels * self.states
@@ -189,9 +182,7 @@ class OccupancyProgram:
 
     def at(self, box: PolicyBox) -> LinearProgram:
         """Return the program of a node."""
-        least, most = (
-            end.reshape(self.kernels, self.states) for end in (box.least, box.most)
-        )
+        least, most = (end.reshape(self.kernels, self.states) for end in (box.least, box.most))
         low, high = least[:, self.pair_states], most[:, self.pair_states]
         # The products are rounded outwards, to either side of the exact ones.
         lower = np.hstack([box.lower * low * (1 - 2 * _EPS), least]).ravel()

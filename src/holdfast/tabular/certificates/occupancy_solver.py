@@ -15,6 +15,9 @@ _TOLERANCE = 1e-8
 # Limit on the simplex iterations of one program, some ten times what the largest built-in model needs.
 _MAX_ITERATIONS = 20_000
 
+# HiGHS's numbers of the dual and the primal simplex method.
+_DUAL, _PRIMAL = 1, 4
+
 
 class ProvedBound(NamedTuple):
     """An upper bound on an objective, and what it was found from.
@@ -28,6 +31,13 @@ class ProvedBound(NamedTuple):
     value: float
     multipliers: Float[np.ndarray, " rows"] | None
     point: Float[np.ndarray, " columns"] | None
+
+
+class Basis(NamedTuple):
+    """The states of all columns and rows; rows that were left out are basic."""
+
+    columns: list[highspy.HighsBasisStatus]
+    rows: list[highspy.HighsBasisStatus]
 
 
 class OccupancySolver:
@@ -47,8 +57,8 @@ class OccupancySolver:
         }.items():
             self._highs.setOptionValue(name, value)
 
-    def load(self, box: PolicyBox, basis: highspy.HighsBasis | None = None) -> None:
-        """Load a node's program; a basis is one of a program with the same needed rows."""
+    def load(self, box: PolicyBox, basis: Basis | None = None) -> None:
+        """Load a node's program, and the basis of a similar one with the same kernels."""
         shared = self.shared
         self.program = program = shared.at(box)
         self._kept = kept = shared.needed(box)
@@ -66,20 +76,33 @@ class OccupancySolver:
         lp.a_matrix_.index_ = shared.columns[used]
         lp.a_matrix_.value_ = program.entries[used]
         self._highs.passModel(lp)
-        if basis is not None and len(basis.row_status) == lp.num_row_:
-            self._highs.setBasis(basis)
+        self._feasible = False
+        if basis is not None:
+            given = highspy.HighsBasis()
+            given.col_status = basis.columns
+            given.row_status = [basis.rows[i] for i in np.flatnonzero(kept)]
+            given.valid = True
+            given.alien = True  # rows that are left out may have been part of it
+            self._highs.setBasis(given)
 
-    def basis(self) -> highspy.HighsBasis:
+    def basis(self) -> Basis:
         """Return the basis of the last optimum, from which a similar program may start."""
-        return self._highs.getBasis()
+        found = self._highs.getBasis()
+        rows = [highspy.HighsBasisStatus.kBasic] * self.shared.rows
+        for i, status in zip(np.flatnonzero(self._kept), found.row_status, strict=True):
+            rows[i] = status
+        return Basis(found.col_status, rows)
 
     def maximise(self, objective: Float[np.ndarray, " columns"]) -> ProvedBound:
         """Return a proved upper bound on an objective over the loaded program."""
         shared, highs = self.shared, self._highs
+        # The last basis is feasible for another objective, and dual feasible for another box.
+        highs.setOptionValue("simplex_strategy", _PRIMAL if self._feasible else _DUAL)
         highs.changeColsCost(shared.width, np.arange(shared.width, dtype=np.int32), objective)
         highs.run()
         self.solved += 1
         status = highs.getModelStatus()
+        self._feasible = status == highspy.HighsModelStatus.kOptimal
         if status == highspy.HighsModelStatus.kInfeasible:
             return self._empty()
         solution = highs.getSolution()

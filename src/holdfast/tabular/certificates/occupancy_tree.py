@@ -14,7 +14,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -34,11 +34,11 @@ from holdfast.tabular.certificates.occupancy_proof import (
     OccupancyProof,
     ProofRecorder,
 )
-from holdfast.tabular.certificates.occupancy_solver import OccupancySolver, ProvedBound
+from holdfast.tabular.certificates.occupancy_solver import Basis, OccupancySolver, ProvedBound
 
 # Rounds of narrowing at the root and at other nodes. A round follows if the last one moved the bound by
 # this share of its distance from the cutoff.
-_ROOT_ROUNDS, _ROUNDS, _WORTH_ANOTHER = 8, 2, 0.1
+_ROOT_ROUNDS, _ROUNDS, _WORTH_ANOTHER = 8, 1, 0.1
 # An end of an interval is moved if that narrows the interval by this share.
 _LEAST_NARROWING = 0.01
 # Products closer than this, relative to all visits, are products: dividing would not change them.
@@ -50,20 +50,23 @@ _GRID = 2.0**-20
 # The point of division: the solution's probability, moved by this share towards the middle, and at least
 # this share of the width away from the ends.
 _TO_MIDDLE, _FROM_ENDS = 0.3, 0.15
+# Pairs that are compared for a division, those with the most slack and at least this share of the largest
+# slack, and the number of divisions after which their gains are estimated and not computed.
+_CANDIDATES, _LEAST_SHARE, _RELIABLE = 8, 0.05, 8
+# Least gain in a product of two gains, as a share of the distance from the cutoff.
+_LEAST_GAIN = 1e-4
 # Number of policies that are returned: the first ones, and the last one found.
 _POLICIES = 4
-MODE = 1
 
 
 class _Open(NamedTuple):
-    """An open node: its number, bound, box, the solution of its program, prices of products, basis."""
+    """An open node: its number, bound, box, the solution of its program, and its basis."""
 
     number: int
     bound: float
     box: PolicyBox
     point: Float[np.ndarray, " columns"]
-    prices: Float[np.ndarray, "K n"]
-    basis: Any
+    basis: Basis
 
 
 class TreeProgress(NamedTuple):
@@ -167,6 +170,8 @@ class _Search:
         self.pending: list[float] = []
         self.policies: list[np.ndarray] = []
         self._use_kernels()
+        # Sums of what the parts of divisions at each pair gained, by slack, and their numbers.
+        self.gains, self.tries = np.zeros((2, self.program.pairs)), np.zeros(self.program.pairs)
 
     def _use_kernels(self) -> None:
         self.program = occupancy_program(self.model, self.kernels, self.merged, self.cutoff)
@@ -235,23 +240,47 @@ class _Search:
         return policy / policy.sum(-1, keepdims=True)
 
     def _division(self, node: _Open) -> tuple[int, float]:
-        """Return the pair to divide at and the point, or −1 if every width is small."""
-        program, box = self.program, node.box
-        width = box.upper - box.lower
-        slack = program.slack(node.point)
-        effect = (slack * node.prices).sum(0) if MODE else slack.sum(0)
-        score = np.where(width > _WIDTH, effect + _NO_SLACK * width, -1.0)
-        pair = int(score.argmax())
-        if score[pair] < 0:
-            return -1, 0.0
-        middle = (box.lower[pair] + box.upper[pair]) / 2
-        point = (1 - _TO_MIDDLE) * program.policy(node.point)[pair] + _TO_MIDDLE * middle
-        margin = _FROM_ENDS * width[pair]
-        point = np.clip(point, box.lower[pair] + margin, box.upper[pair] - margin)
-        return pair, float(np.round(point / _GRID) * _GRID)
+        """Return the pair to divide at and the point, or −1 if every width is small.
+
+        Of the pairs with the most slack, it is the one whose parts have the lowest bounds. They are
+        computed for pairs that were rarely divided, and estimated from earlier divisions for others.
+        """
+        box = node.box
+        slack = self.program.slack(node.point).sum(0) + _NO_SLACK
+        slack = np.where(box.upper - box.lower > _WIDTH, slack, -1.0)
+        best, chosen = -1.0, (-1, 0.0)
+        for pair in np.argsort(-slack)[:_CANDIDATES]:
+            if slack[pair] < max(0.0, _LEAST_SHARE * slack.max()):
+                break
+            point = self._point(node, int(pair))
+            gains = self.gains[:, pair] / np.maximum(self.tries[pair], 1) * slack[pair]
+            if self.tries[pair] < _RELIABLE:
+                gains = self._try(node, int(pair), point)
+                self.gains[:, pair] += gains / slack[pair]
+                self.tries[pair] += 1
+            score = float(np.maximum(gains, _LEAST_GAIN * (node.bound - self.cutoff)).prod())
+            if score > best:
+                best, chosen = score, (int(pair), point)
+        return chosen
+
+    def _point(self, node: _Open, pair: int) -> float:
+        lower, upper = node.box.lower[pair], node.box.upper[pair]
+        point = self.program.policy(node.point)[pair]
+        point = (1 - _TO_MIDDLE) * point + _TO_MIDDLE * (lower + upper) / 2
+        margin = _FROM_ENDS * (upper - lower)
+        return float(np.round(np.clip(point, lower + margin, upper - margin) / _GRID) * _GRID)
+
+    def _try(self, node: _Open, pair: int, point: float) -> Float[np.ndarray, " 2"]:
+        """Return by how much the bounds of both parts are below the node's."""
+        gains = []
+        for above in (False, True):
+            self.solver.load(divided(self.program, node.box, pair, point, above), node.basis)
+            bound = min(max(self.solver.maximise(self.reward).value, self.cutoff), node.bound)
+            gains.append(node.bound - bound)
+        return np.array(gains)
 
     def _settle(
-        self, number: int, bound: float, box: PolicyBox, basis: Any, rounds: int
+        self, number: int, bound: float, box: PolicyBox, basis: Basis | None, rounds: int
     ) -> None:
         """Bound a node, and close it or put it on the heap. Its bound is at most the given one."""
         solver = self.solver
@@ -261,7 +290,7 @@ class _Search:
             before, bound = bound, self._record(number, found, bound)
             if bound <= self.cutoff or found.point is None:
                 break
-            self.policies = self.policies[:_POLICIES - 1] + [self._policy(found.point)]
+            self.policies = self.policies[: _POLICIES - 1] + [self._policy(found.point)]
             basis = solver.basis()
             worth = before - bound > _WORTH_ANOTHER * (before - self.cutoff)
             if turn == rounds or (turn > 0 and not worth) or self.seconds >= self.limits.seconds:
@@ -279,8 +308,7 @@ class _Search:
         if bound <= self.cutoff or found.point is None:
             self.closed = max(self.closed, bound)
         else:
-            prices = self.program.prices(found.multipliers)
-            node = _Open(number, bound, box, found.point, prices, basis)
+            node = _Open(number, bound, box, found.point, basis)
             heapq.heappush(self.heap, (-bound, number, node))
         self.pending.pop()
 
@@ -302,7 +330,8 @@ class _Search:
         columns = np.array([program.visit_column(f) for f in range(len(box.least))])
         slack = np.zeros((program.kernels, program.states))
         np.add.at(slack, (slice(None), program.pair_states), program.slack(point))
-        tense = np.flatnonzero(slack.ravel() > _NO_SLACK)
+        # One state after the other: the visits of one state under several kernels have similar optima.
+        tense = np.arange(slack.size).reshape(slack.shape).T[slack.T > _NO_SLACK]
         least, most = box.least.copy(), box.most.copy()
         smallest, largest = point[columns].copy(), point[columns].copy()
         for sign, f in itertools.product((-1.0, 1.0), tense):
@@ -343,9 +372,7 @@ class _Search:
             visit_limit=program.visit_limit,
             **self.recorder.columns(),  # type: ignore[arg-type]
         )
-        return TreeResult(
-            self.bound, self.recorder.nodes, proof, tuple(self.policies), interrupted
-        )
+        return TreeResult(self.bound, self.recorder.nodes, proof, tuple(self.policies), interrupted)
 
 
 def divided(
