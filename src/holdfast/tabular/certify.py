@@ -58,8 +58,8 @@ class Certificate:
         regions: number of sets of policies for which a bound was computed; 1 if not divided.
         proof: the multipliers that prove a bound below the Lagrangian one, at least `upper_bound`;
             otherwise None.
-        relaxed_policies: policies that branch and bound could not exclude at first, (S, A) each: starting
-            points for a further search.
+        relaxed_policies: policies that branch and bound could not exclude at first, (S, A) each:
+            starting points for a further search.
         attainable: if the policy is not feasible, the largest worst-case value that each constraint can
             have on its own, in the user's sense, (m,); otherwise None.
         evaluation: the policy's values.

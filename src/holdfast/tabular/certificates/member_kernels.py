@@ -10,9 +10,9 @@ from holdfast.model.table import TableLayout
 from holdfast.tabular.certificates.upper_bound import LagrangianBound, worst_kernel_at
 from holdfast.tabular.evaluate import Evaluation, evaluate
 
-# Share of the nominal kernel in a kernel that serves in a proof. Divergences are convex and zero at the
-# nominal kernel, so that they fall by this share at least: more than the 1e-9 by which a search may leave
-# the set, and too little to change a bound by more than about 1e-6.
+# Share of the nominal kernel in a kernel that serves in a proof. Divergences are convex and zero at
+# the nominal kernel, so that they fall by this share at least: more than the 1e-9 by which a search
+# may leave the set, and too little to change a bound by more than about 1e-6.
 _NOMINAL_SHARE = 1e-6
 # Rows closer than this to the nominal row become that row, which is a member of every set.
 _SAME_ROW = 1e-12
@@ -23,7 +23,7 @@ _BINDING = 1e-3
 def first_kernels(
     layout: TableLayout, evaluation: Evaluation, bound: LagrangianBound
 ) -> list[np.ndarray | Kernel]:
-    """Return a policy's worst kernels for the reward and the binding constraints, and the bound's own."""
+    """Return a policy's worst kernels for reward and binding constraints, and the bound's own."""
     found: list[np.ndarray | Kernel] = [evaluation.reward.kernel]
     for constraint in evaluation.constraints:
         if constraint.margin <= _BINDING * max(1.0, abs(constraint.worst)):

@@ -26,11 +26,11 @@ A step of a node has an objective c and multipliers y, and B(c, y) is the bound 
 | −2 | 0 | B < 0 | the node is empty: its bound is −inf |
 | −3 | none | nothing | the moved ends take effect |
 
-Ends that steps move take effect together, at the next step of kind −3 of the same node; ends moved after the
-last such step never do.
+Ends that steps move take effect together, at the next step of kind −3 of the same node; ends moved
+after the last such step never do.
 
-A child's bound is at most its parent's, and the root starts with inf. The bound of the tree is the larger
-of the cutoff and the bounds of all nodes without children.
+A child's bound is at most its parent's, and the root starts with inf. The bound of the tree is the
+larger of the cutoff and the bounds of all nodes without children.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Branch and bound over boxes of policies, with the linear program over occupancies as its bound.
 
-A node is closed when its bound is at most the cutoff, a little above the reward of the policy at hand, or
-when its program is empty. An open node first narrows the intervals of its visits: each end is maximised
-over the node's own program (optimality-based bound tightening). Then the box is divided at the
-probability whose products are furthest from being products. The open node with the largest bound is next,
-so that an interrupted search has the best bound it can have.
+A node is closed when its bound is at most the cutoff, a little above the reward of the policy at hand,
+or when its program is empty. An open node first narrows the intervals of its visits: each end is
+optimised over the node's own program (optimality-based bound tightening). Then the box is divided at a
+probability whose products are far from being products, the one whose parts promise the lowest bounds.
+The open node with the largest bound is next, so that an interrupted search has the best bound it can
+have. Where the solution of a node is a policy, its own worst kernels join the program.
 """
 
 from __future__ import annotations
@@ -290,7 +291,7 @@ class _Search:
             before, bound = bound, self._record(number, found, bound)
             if bound <= self.cutoff or found.point is None:
                 break
-            self.policies = self.policies[: _POLICIES - 1] + [self._policy(found.point)]
+            self.policies = [*self.policies[: _POLICIES - 1], self._policy(found.point)]
             basis = solver.basis()
             worth = before - bound > _WORTH_ANOTHER * (before - self.cutoff)
             if turn == rounds or (turn > 0 and not worth) or self.seconds >= self.limits.seconds:
