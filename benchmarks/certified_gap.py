@@ -2,9 +2,9 @@
 
     python benchmarks/certified_gap.py [NAMES…] [--target 0.01] [--seconds 60] [--iterations 200]
 
-Each line is one model: the worst-case reward of the policy that `solve(certify=True)` finds, the gap of the
-Lagrangian bound, the gap of the tree of occupancies (its boxes and its processor seconds), the gap of the
-bound by separated copies in the same time (its regions and seconds), and the smallest of the three.
+Each line is one model: the worst-case reward of the policy that `solve(certify=True)` finds, the gap of
+the Lagrangian bound, the gap of the tree of occupancies (its boxes and its processor seconds), the gap
+of the bound by separated copies in the same time (its regions and seconds), and the smallest gap.
 Seconds are those of one process's processor time, so that a busy machine does not change them.
 """
 

@@ -276,12 +276,13 @@ def test_the_record_of_river_swim_is_confirmed_and_a_changed_one_is_not():
     proof = certificate.proof
     assert replayed_bound(model, proof) <= certificate.upper_bound
     assert certificate.gap <= 0.0501
-    several = np.flatnonzero(np.diff(proof.step_start) > 3)
+    # Half of the multipliers of a bound prove less; half of a ray would prove as much.
+    number = np.flatnonzero(proof.step_kind >= -1)[-1]
     multipliers = proof.multipliers.copy()
-    multipliers[proof.step_start[several[-1]] :] *= 0.5
+    multipliers[proof.step_start[number] : proof.step_start[number + 1]] *= 0.5
     changed = dataclasses.replace(proof, multipliers=multipliers)
     with pytest.raises(AssertionError):
-        assert replayed_bound(model, changed) <= certificate.upper_bound
+        replayed_bound(model, changed)
 
 
 # Parts -----------------------------------------------------------------------------------------------

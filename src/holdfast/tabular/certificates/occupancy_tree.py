@@ -51,8 +51,8 @@ _GRID = 2.0**-20
 # The point of division: the solution's probability, moved by this share towards the middle, and at least
 # this share of the width away from the ends.
 _TO_MIDDLE, _FROM_ENDS = 0.3, 0.15
-# Pairs that are compared for a division, those with the most slack and at least this share of the largest
-# slack, and the number of divisions after which their gains are estimated and not computed.
+# Pairs that are compared for a division, those with the most slack and at least this share of the
+# largest slack, and the number of divisions after which their gains are estimated and not computed.
 _CANDIDATES, _LEAST_SHARE, _RELIABLE = 8, 0.05, 8
 # Least gain in a product of two gains, as a share of the distance from the cutoff.
 _LEAST_GAIN = 1e-4
