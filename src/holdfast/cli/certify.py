@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,12 +18,12 @@ class CertifyCommand:
 
     Worst-case values are bounded from both sides, so the certificate is valid even if the search for the
     worst case stopped early. It also bounds the worst-case reward of every feasible policy, or with
-    --nodes of every feasible stationary policy, and says how much larger the radii may become before a
-    constraint breaks.
+    --target of every feasible stationary policy, and says how much larger the radii may become before a
+    constraint breaks. Ctrl-C stops --target early; the certificate has the bound reached so far.
 
     Examples:
       holdfast certify gambler runs/gambler
-      holdfast certify gambler runs/gambler --nodes 4000
+      holdfast certify frozen-lake runs/frozen-lake --target 0.01 --seconds 60
       holdfast certify my-model.npz my-policy.npy --set total-variation --radius 0.05 --json
 
     Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input.
@@ -35,8 +36,12 @@ class CertifyCommand:
     uncertainty: OmitArgPrefixes[SetOptions] = dataclasses.field(default_factory=SetOptions)
     no_bound: bool = False
     """Skip the upper bound on the reward of feasible policies, which takes most of the time."""
-    nodes: Annotated[int, arg(metavar="N")] = 0
-    """Largest number of regions of policies that branch and bound examines to tighten the bound."""
+    target: Annotated[float | None, option("GAP", "the Lagrangian bound alone")] = None
+    """Tighten the bound by branch and bound until the gap is at most this, such as 0.01."""
+    seconds: Annotated[float, arg(metavar="S")] = 60.0
+    """Time after which branch and bound stops."""
+    nodes: Annotated[int | None, option("N", "no limit with --target, otherwise 0")] = None
+    """Largest number of boxes of policies that branch and bound examines."""
     json: bool = False
     """Print the certificate as JSON."""
     out: Annotated[str, option("FILE", "none")] = ""
@@ -46,6 +51,7 @@ class CertifyCommand:
         """Certify the policy and print the certificate."""
         import holdfast as hf
         from holdfast._support.files import to_json, write_json
+        from holdfast.experiments.progress import iterations_on
         from holdfast.report.solution import read_model, read_policy
 
         with refused():
@@ -59,7 +65,17 @@ class CertifyCommand:
             if self.out:
                 check_writable(Path(self.out).parent)
         with refused():
-            certificate = hf.certify(model, policy, bound=not self.no_bound, nodes=self.nodes)
+            plain = self.nodes is None and self.target is None
+            with iterations_on(sys.stderr, "upper bound", round(self.seconds)) as callback:
+                certificate = hf.certify(
+                    model,
+                    policy,
+                    bound=not self.no_bound,
+                    nodes=0 if plain else self.nodes,
+                    target=0.01 if self.target is None else self.target,
+                    seconds=self.seconds,
+                    progress=callback and (lambda state: callback(int(state.seconds))),
+                )
         if self.out:
             write_json(Path(self.out), certificate.to_dict())
         print(to_json(certificate.to_dict()) if self.json else certificate)

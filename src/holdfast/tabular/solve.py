@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -31,6 +30,8 @@ Status = Literal["feasible", "infeasible", "not-found"]
 _UNIFORM_SHARE = 1e-6
 # Share of the uniform policy mixed into a start at a corner, so that its deterministic rows can change.
 _CORNER_SHARE = 0.02
+# Iterations from a policy of the relaxation. It starts close to a good policy or leads nowhere.
+_RELAXED_STEPS = 60
 # Another run's policy replaces the run's own if it gains more than this, relative to max(1, |reward|).
 _LEAST_GAIN = 1e-9
 # Default values of the arguments that only some algorithms use.
@@ -96,7 +97,7 @@ def solve(
     settings: Mapping[str, Any] | object | None = None,
     bounds: bool = False,
     certify: bool = False,
-    nodes: int = 0,
+    nodes: int | None = 0,
     callback: Callable[[int], None] | None = None,
 ) -> Solution:
     """Search for the policy with the largest worst-case reward that satisfies every constraint, (5).
@@ -128,7 +129,9 @@ def solve(
         certify: whether to start further runs from the corners of the problem (the best policies of the
             reward, of each constraint, and of the Lagrangian), to return the best feasible policy of
             all runs, and to certify it.
-        nodes: number of regions for branch and bound in that certificate; see `certify`.
+        nodes: number of boxes for branch and bound in that certificate, or None for no limit but 60
+            seconds; see `certify`. Policies that branch and bound could not exclude at first then start
+            further, shorter runs.
         callback: function called with the number of each iteration after it is recorded.
 
     Example:
@@ -159,7 +162,7 @@ def solve(
     given = {name: getattr(options, name) for name in _DEFAULTS}
     chosen.check_accepts({name: v for name, v in given.items() if v != _DEFAULTS[name]})
     check_method(options.worst_case, layout.table)
-    if nodes and not certify:
+    if nodes != 0 and not certify:
         raise ValueError(f"nodes: regions are for a certificate, add certify=True; got {nodes}")
     if certify:
         check_nodes(model, nodes)
@@ -171,9 +174,15 @@ def solve(
 
     run = Run(layout, options, layout.pad_policy(start))
     chosen.function(run)
-    found = run.last
+    found, certificate = run.last, None
     if certify:
-        run, found = _best_of(run, chosen)
+        run, found = _best_of(run, found, chosen, _corners(layout), options.iterations)
+        certificate = prove(model, layout.unpad_policy(found.policy), nodes=nodes)
+        starts = [_mixed(layout, p) for p in certificate.relaxed_policies]
+        before = found
+        run, found = _best_of(run, found, chosen, starts, min(options.iterations, _RELAXED_STEPS))
+        if found is not before:
+            certificate = prove(model, layout.unpad_policy(found.policy), nodes=nodes)
     policy = layout.unpad_policy(found.policy)
     # Of the very policy that is returned: the search knows it padded, and with other rounding errors.
     evaluation = evaluate(model, policy, worst_case=worst_case)
@@ -190,7 +199,7 @@ def solve(
         history=run.history(),
         attainable=attained,
         algorithm=chosen.name,
-        certificate=prove(model, policy, nodes=nodes) if certify else None,
+        certificate=certificate,
     )
 
 
@@ -210,26 +219,28 @@ def as_algorithm(given: str | Algorithm | Callable[[Run], object]) -> Algorithm:
     return Algorithm(getattr(found, "__name__", repr(found)), found, accepts=tuple(_DEFAULTS))
 
 
-def _best_of(run: Run, algorithm: Algorithm) -> tuple[Run, Iterate]:
-    """Return the best feasible iterate of this run and of runs from the corners, and its run.
+def _best_of(
+    run: Run, found: Iterate, algorithm: Algorithm, starts: list[Array], iterations: int
+) -> tuple[Run, Iterate]:
+    """Return the best feasible iterate of this run and of runs from other policies, and its run.
 
-    If no iterate is feasible, return the last one of this run.
+    If no iterate is feasible, return the given one of this run.
     """
-    runs = [run]
+    runs = []
     if algorithm.local:
-        quiet = dataclasses.replace(run.options, callback=None)
-        for corner in _corners(run.layout):
-            other = Run(run.layout, quiet, corner)
+        quiet = dataclasses.replace(run.options, callback=None, iterations=iterations)
+        for start in starts:
+            other = Run(run.layout, quiet, start)
             algorithm.function(other)
             runs.append(other)
     best = [(each, each.best) for each in runs if each.best is not None]
-    if not best:
-        return run, run.last
-    # The run's own, unless another one is better by more than rounding.
-    own = float(run.best.worst.value[0]) if run.best is not None else -math.inf
-    top = max(best, key=lambda pair: float(pair[1].worst.value[0]))
-    better = float(top[1].worst.value[0]) > own + _LEAST_GAIN * max(1.0, abs(own))
-    return top if better or run.best is None else (run, run.best)
+    if run.best is not None:
+        # The run's own, unless another one is better by more than rounding.
+        own = float(run.best.worst.value[0])
+        least = own + _LEAST_GAIN * max(1.0, abs(own))
+        best = [pair for pair in best if float(pair[1].worst.value[0]) > least]
+        found = run.best
+    return max(best, key=lambda pair: float(pair[1].worst.value[0]), default=(run, found))
 
 
 def _corners(layout: TableLayout) -> list[Array]:
@@ -237,10 +248,12 @@ def _corners(layout: TableLayout) -> list[Array]:
     table, actions = layout.table, layout.model.actions
     policies = [robust_optimum(table, signal).policy for signal in table.signals]
     policies.append(lagrangian_bound(table, actions).optimum.policy)
-    return [
-        layout.pad_policy((1 - _CORNER_SHARE) * layout.unpad_policy(p) + _CORNER_SHARE / actions)
-        for p in policies
-    ]
+    return [_mixed(layout, layout.unpad_policy(p)) for p in policies]
+
+
+def _mixed(layout: TableLayout, policy: Float[np.ndarray, "S A"]) -> Array:
+    """Return a policy slightly mixed with the uniform one, in the table's shape."""
+    return layout.pad_policy((1 - _CORNER_SHARE) * policy + _CORNER_SHARE / layout.model.actions)
 
 
 def _initial_policy(

@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
+import time
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -125,7 +126,8 @@ class RegionSearch:
                 for i in range(len(some))
             ]
         self.judged += len(regions)
-        return [(min(b, c), region) for (b, region), c in zip(found, ceilings, strict=True)]
+        # A NaN proves nothing, so that the ceiling stands.
+        return [(b if b < c else c, region) for (b, region), c in zip(found, ceilings, strict=True)]
 
     def _probes(self, multipliers: np.ndarray) -> Float[np.ndarray, "b probes m"]:
         base = np.maximum(multipliers, _LEAST_MULTIPLIER * self.reach)
@@ -158,19 +160,26 @@ class RegionSearch:
 
 
 def branch_and_bound(
-    table: Table, known: LagrangianBound, incumbent: float, nodes: int, target: float
+    table: Table,
+    known: LagrangianBound,
+    incumbent: float,
+    closing: float,
+    nodes: float,
+    seconds: float = np.inf,
 ) -> BranchAndBoundResult:
     """Return an upper bound on the reward of feasible policies, by dividing the space of policies.
 
-    The search ends when the bound is close to the incumbent, or after `nodes` regions.
+    The search ends when the bound is at most `closing`, after `nodes` regions, or after `seconds`.
 
     Arguments:
         table: the model, without padding.
         known: the Lagrangian bound, whose multipliers are the first ones.
         incumbent: worst-case reward of a feasible policy.
-        nodes: largest number of regions.
-        target: gap at which to stop, as a share of the incumbent.
+        closing: bound at which to stop.
+        nodes: largest number of regions, or inf.
+        seconds: time after which to stop.
     """
+    deadline = time.perf_counter() + seconds
     states, actions = table.probabilities.shape[:2]
     count = len(table.signals)
     everything = Region(
@@ -182,15 +191,18 @@ def branch_and_bound(
         rows=np.zeros((count + 1, states, actions)),
         visits=np.zeros(states),
     )
-    # The divisor of the gap in `Certificate.gap` has the same floor.
-    closing = incumbent + target * max(abs(incumbent), 1e-12)
     search = RegionSearch(table, incumbent, np.asarray(known.reach))
     [(bound, region)] = search.judge([everything], [known.value])
     _try_everywhere(search, bound, region, nodes)
     # A heap of (−bound, number, region); the numbers are distinct, so that regions are not compared.
     queue = [(-bound, 0, region)]
     numbers = itertools.count(1)
-    while queue and -queue[0][0] > closing and search.judged < nodes:
+    while (
+        queue
+        and -queue[0][0] > closing
+        and search.judged < nodes
+        and time.perf_counter() < deadline
+    ):
         chosen: list[tuple[float, Region, tuple[int, int]]] = []
         while queue and len(chosen) < _AT_ONCE // 2 and -queue[0][0] > closing:
             rank, _, region = heapq.heappop(queue)
@@ -214,10 +226,10 @@ def branch_and_bound(
     return BranchAndBoundResult(value, search.judged)
 
 
-def _try_everywhere(search: RegionSearch, bound: float, region: Region, nodes: int) -> None:
+def _try_everywhere(search: RegionSearch, bound: float, region: Region, nodes: float) -> None:
     """Divide the whole space once at each of the most promising pairs, to learn their gains."""
     tension = _tension(region)
-    most = min(_TRIED, nodes // 8, tension.size)
+    most = int(min(_TRIED, nodes // 8, tension.size))
     pairs = [divmod(int(i), tension.shape[1]) for i in np.argsort(-tension, axis=None)[:most]]
     parts = [part for pair in pairs for part in _divide(region, *pair)]
     judged = [b for b, _ in search.judge(parts, [bound] * len(parts))]
