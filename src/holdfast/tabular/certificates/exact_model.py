@@ -1,0 +1,407 @@
+"""A model file in exact arithmetic: rational rows, and the lower bounds and members of the six sets.
+
+Every number in a file is a double, so it is a rational number. Rows, initial distributions and
+policies are divided by their exact sums. Sums, products and comparisons are exact; exponentials,
+logarithms and square roots are rounded in the direction that keeps the statement true.
+
+The proof checker consists of this module and `check_proof`. Both import the standard library and NumPy
+only, and NumPy only to read the file.
+"""
+
+from __future__ import annotations
+
+import decimal
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+Vector = Sequence[Fraction]
+
+_FORMAT = "holdfast-model-1"
+_HEADER = {"format", "discount", "constraints", "uncertainty"}
+# Rows in a file may miss one by this, as in `RobustCMDP`; they are divided by their sum.
+_ROW_SUM_TOLERANCE = Fraction(1e-8)
+# Digits of exponentials and logarithms. Doubles have 16; the rest absorbs small multipliers and radii.
+_UP = decimal.Context(
+    prec=60, rounding=decimal.ROUND_CEILING, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
+)
+# Exponents below this count as this. The bound from above stays valid, and e^-5000 is negligible.
+_LEAST_EXPONENT = -5000
+# Bits of a square root.
+_ROOT_BITS = 200
+
+
+@dataclass(frozen=True)
+class ExactRow:
+    """One row (s, a) of the nominal kernel, with the entries that some member of the set may use.
+
+    Attributes:
+        place: for each such entry, its index in the file's row, or the next state if the set may lead
+            to any state.
+        to: next states.
+        p: nominal probabilities; they sum to one exactly.
+        radius: radius of the set; None if infinite.
+        room: for an interval set, how far each entry may fall below p and rise above it.
+    """
+
+    place: dict[int, int]
+    to: list[int]
+    p: list[Fraction]
+    radius: Fraction | None
+    room: list[tuple[Fraction, Fraction]]
+
+
+@dataclass(frozen=True)
+class ExactModel:
+    """A model with rational numbers, and every constraint as a utility.
+
+    Attributes:
+        kind: name of the uncertainty set.
+        rows: one row for each state and action.
+        signals: reward, then utilities: for each state and action one number per entry of its row.
+        thresholds: least values of the utilities.
+        names: the constraints in words.
+        initial: initial distribution; it sums to one exactly.
+        discount: γ.
+        metric: distances between states, for a Wasserstein set.
+    """
+
+    kind: str
+    rows: list[list[ExactRow]]
+    signals: list[list[list[Vector]]]
+    thresholds: list[Fraction]
+    names: list[str]
+    initial: list[Fraction]
+    discount: Fraction
+    metric: list[list[Fraction]]
+
+    def targets(self, row: ExactRow, signal: Vector, values: Vector) -> list[Fraction]:
+        """Return y = signal + γV(s') for the entries of a row."""
+        return [c + self.discount * values[to] for c, to in zip(signal, row.to, strict=True)]
+
+    def combined(self, weights: Vector) -> list[list[Vector]]:
+        """Return the weighted sum of the signals."""
+        used = [(w, signal) for w, signal in zip(weights, self.signals, strict=True) if w]
+        return [
+            [
+                [sum((w * c[s][a][k] for w, c in used), Fraction()) for k in range(len(row.to))]
+                for a, row in enumerate(rows)
+            ]
+            for s, rows in enumerate(self.rows)
+        ]
+
+    def reachable(self, policy: Sequence[Vector]) -> list[int]:
+        """Return the states that the policy may visit under some member of the set."""
+        found = {s for s, mass in enumerate(self.initial) if mass}
+        new = list(found)
+        while new:
+            s = new.pop()
+            for share, row in zip(policy[s], self.rows[s], strict=True):
+                if share:
+                    fresh = set(row.to) - found
+                    found |= fresh
+                    new += fresh
+        return sorted(found)
+
+
+def read_model(path: str | os.PathLike[str]) -> ExactModel:
+    """Return the model in a file that `RobustCMDP.save` wrote.
+
+    Raises:
+        ValueError: the file is not a model, or has a set or a field that the checker does not know.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        return _exact(json.loads(str(arrays["header"])), arrays)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # zipfile, zlib and NumPy raise eight kinds for damaged archives
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path}: not a model that can be checked: {reason}") from error
+
+
+def _exact(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ExactModel:
+    if header["format"] != _FORMAT or set(header) != _HEADER:
+        raise ValueError(f"expected the format {_FORMAT!r} with the fields {sorted(_HEADER)}")
+    kind, given = header["uncertainty"]["set"], header["uncertainty"]
+    if kind not in _LOWER:
+        raise ValueError(f"the checker knows the sets {', '.join(_LOWER)}, not {kind!r}")
+    lists = "successors" in arrays
+    p = arrays["probabilities" if lists else "transitions"]
+    states, actions, width = p.shape
+    to = arrays["successors"] if lists else np.broadcast_to(np.arange(states), p.shape)
+    if to.shape != p.shape or to.min() < 0 or to.max() >= states:
+        raise ValueError("successors and probabilities do not fit together")
+    # These sets may move mass to any state. Their rows are over states, not over listed entries.
+    anywhere = kind == "wasserstein" or given.get("within_support") is False
+    radius = np.broadcast_to(arrays["uncertainty_radius"], (states, actions))
+    bounds = [arrays.get(f"uncertainty_{side}", np.zeros(())) for side in ("lower", "upper")]
+    lower, upper = (np.broadcast_to(bound, p.shape) for bound in bounds)
+    metric = [
+        [Fraction(d) for d in row] for row in arrays.get("uncertainty_metric", np.zeros((0, 0)))
+    ]
+    if kind == "wasserstein" and [len(row) for row in metric] != [states] * states:
+        raise ValueError("the metric has the wrong shape")
+    if any(d < 0 for row in metric for d in row) or any(metric[s][s] for s in range(len(metric))):
+        raise ValueError("the metric has a negative distance, or a positive one on the diagonal")
+
+    def row(s: int, a: int) -> ExactRow:
+        size = Fraction(radius[s, a]) if radius[s, a] < np.inf else None
+        if size is not None and size < 0:
+            raise ValueError(f"the radius at ({s}, {a}) is negative")
+        nominal = distribution(p[s, a].tolist(), f"the row ({s}, {a})")
+        if anywhere:
+            dense = [Fraction()] * states
+            for mass, state in zip(nominal, to[s, a].tolist(), strict=True):
+                dense[state] += mass
+            stays = kind != "wasserstein" and size == 0
+            used = [k for k in range(states) if dense[k] or not stays]
+            return ExactRow(
+                {k: n for n, k in enumerate(used)}, used, [dense[k] for k in used], size, []
+            )
+        room = [(Fraction(), Fraction())] * width
+        if kind == "interval":
+            room = [
+                (_room(size, Fraction(p[s, a, k]) - Fraction(lower[s, a, k]), nominal[k]),
+                 _room(size, Fraction(upper[s, a, k]) - Fraction(p[s, a, k]), 1 - nominal[k]))
+                for k in range(width)
+            ]  # fmt: skip
+        used = [k for k in range(width) if nominal[k] + room[k][1]]
+        return ExactRow(
+            place={k: n for n, k in enumerate(used)},
+            to=[int(to[s, a, k]) for k in used],
+            p=[nominal[k] for k in used],
+            radius=size,
+            room=[room[k] for k in used],
+        )
+
+    rows = [[row(s, a) for a in range(actions)] for s in range(states)]
+
+    def signal(array: np.ndarray, sign: int) -> list[list[Vector]]:
+        if array.shape not in ((states, actions), p.shape) or (
+            anywhere and lists and array.ndim > 2
+        ):
+            raise ValueError(f"a signal has the shape {array.shape}")
+        if array.ndim == 2:
+            array = np.broadcast_to(array[..., None], (states, actions, max(width, states)))
+        return [
+            [
+                [sign * Fraction(array[s, a, k]) for k in each.place]
+                for a, each in enumerate(actions_)
+            ]
+            for s, actions_ in enumerate(rows)
+        ]
+
+    limits = header["constraints"]
+    signs = [{"at_least": 1, "at_most": -1}[limit["sense"]] for limit in limits]
+    shown = [("utility ≥", "cost ≤")[sign < 0] for sign in signs]
+    discount = Fraction(header["discount"])
+    if not 0 <= discount < 1:
+        raise ValueError(f"the discount {header['discount']} is outside [0, 1)")
+    return ExactModel(
+        kind=kind,
+        rows=rows,
+        signals=[
+            signal(arrays["reward"], 1),
+            *(signal(arrays[f"constraint_{i}"], sign) for i, sign in enumerate(signs)),
+        ],
+        thresholds=[
+            s * Fraction(limit["threshold"]) for s, limit in zip(signs, limits, strict=True)
+        ],
+        names=[
+            f"{limit['name'] + word[-2:] if limit['name'] else word} {limit['threshold']:g}"
+            for word, limit in zip(shown, limits, strict=True)
+        ],
+        initial=distribution(arrays["initial"].tolist(), "the initial distribution"),
+        discount=discount,
+        metric=metric,
+    )
+
+
+def distribution(numbers: Sequence[float], what: str) -> list[Fraction]:
+    """Return non-negative numbers divided by their exact sum.
+
+    Raises:
+        ValueError: a number is negative, or the sum is not close to one.
+    """
+    exact = [Fraction(number) for number in numbers]
+    total = sum(exact, Fraction())
+    if any(number < 0 for number in exact) or abs(total - 1) > _ROW_SUM_TOLERANCE:
+        raise ValueError(f"{what} is not a distribution")
+    return [number / total for number in exact]
+
+
+def _room(radius: Fraction | None, width: Fraction, most: Fraction) -> Fraction:
+    """Return radius·width, at most `most`; zero times infinity is zero."""
+    if width <= 0 or radius == 0:
+        return Fraction()
+    return most if radius is None else min(radius * width, most)
+
+
+def mean(p: Vector, y: Vector) -> Fraction:
+    """Return p·y."""
+    return sum((mass * target for mass, target in zip(p, y, strict=True)), Fraction())
+
+
+def lower_bound(
+    model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None
+) -> Fraction:
+    """Return a lower bound on min q·y over the set, valid for every multiplier.
+
+    Arguments:
+        model: the model.
+        row: the row (s, a).
+        y: targets of the row's entries.
+        multiplier: dual variable of a KL, χ² or Wasserstein set; None for the smallest target.
+    """
+    lowest = min(y)
+    if model.kind != "interval" and row.radius is None:
+        return lowest
+    return max(lowest, _LOWER[model.kind](model, row, y, multiplier))
+
+
+def _kl_lower(model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None) -> Fraction:
+    """Return min y − (log Σ p·exp(−β(y − min y)) + R)/β."""
+    del model
+    lowest = min(y)
+    if not row.radius:
+        return mean(row.p, y)
+    if not multiplier:
+        return lowest
+    total = Fraction()
+    for p, target in zip(row.p, y, strict=True):
+        exponent = max(rounded_up(multiplier * (lowest - target)), decimal.Decimal(_LEAST_EXPONENT))
+        total += p * Fraction(_UP.next_plus(_UP.exp(exponent)))
+    return lowest - (log_up(total) + row.radius) / multiplier
+
+
+def _chi_square_lower(
+    model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None
+) -> Fraction:
+    """Return η − √((1 + R)·Σ p·max(η − y, 0)²) with η = min y + multiplier."""
+    del model
+    if not row.radius:
+        return mean(row.p, y)
+    eta = min(y) + (multiplier or 0)
+    square = sum((p * max(eta - t, 0) ** 2 for p, t in zip(row.p, y, strict=True)), Fraction())
+    return eta - root_up((1 + row.radius) * square)
+
+
+def _total_variation_lower(
+    model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None
+) -> Fraction:
+    """Move the radius of mass from the largest targets to the smallest one."""
+    del model, multiplier
+    value, lowest, left = mean(row.p, y), min(y), row.radius or Fraction()
+    for target, p in sorted(zip(y, row.p, strict=True), reverse=True):
+        moved = min(p, left)
+        value, left = value - moved * (target - lowest), left - moved
+    return value
+
+
+def _contamination_lower(
+    model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None
+) -> Fraction:
+    del model, multiplier
+    radius = min(row.radius or Fraction(), Fraction(1))
+    return (1 - radius) * mean(row.p, y) + radius * min(y)
+
+
+def _interval_lower(
+    model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None
+) -> Fraction:
+    """Start at the lower ends, and fill up the smallest targets first."""
+    del model, multiplier
+    value = sum((t * (p - r[0]) for t, p, r in zip(y, row.p, row.room, strict=True)), Fraction())
+    left = sum((below for below, _ in row.room), Fraction())
+    for target, (below, above) in sorted(zip(y, row.room, strict=True)):
+        given = min(below + above, left)
+        value, left = value + given * target, left - given
+    return value
+
+
+def _wasserstein_lower(
+    model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None
+) -> Fraction:
+    """Return Σ p_j·min_k(y_k + μ·d(j, k)) − μR."""
+    price, radius = multiplier or Fraction(), row.radius or Fraction()
+    value = -price * radius
+    for p, away in zip(row.p, model.metric, strict=True):
+        if p:
+            value += p * min(target + price * d for target, d in zip(y, away, strict=True))
+    return value
+
+
+_LOWER = {
+    "kl": _kl_lower,
+    "chi-square": _chi_square_lower,
+    "total-variation": _total_variation_lower,
+    "contamination": _contamination_lower,
+    "interval": _interval_lower,
+    "wasserstein": _wasserstein_lower,
+}
+
+
+def member(
+    model: ExactModel, row: ExactRow, moves: Sequence[tuple[int, int, Fraction]]
+) -> list[Fraction] | None:
+    """Return the row q that moves of probability make of p, or None if q is not in the set.
+
+    Arguments:
+        model: the model.
+        row: the row (s, a).
+        moves: entry that loses mass, entry that receives it, and the mass.
+    """
+    q, sent, cost = list(row.p), [Fraction()] * len(row.p), Fraction()
+    for source, sink, mass in moves:
+        if mass < 0 or source not in row.place or sink not in row.place:
+            return None
+        start, end = row.place[source], row.place[sink]
+        q[start], q[end] = q[start] - mass, q[end] + mass
+        sent[start] += mass
+        if model.metric:
+            cost += mass * model.metric[start][end]
+    if min(q) < 0:
+        return None
+    radius, pairs = row.radius, list(zip(q, row.p, strict=True))
+    if model.kind == "interval":
+        ends = zip(pairs, row.room, strict=True)
+        inside = all(-below <= new - p <= above for (new, p), (below, above) in ends)
+    elif radius is None or q == row.p:
+        inside = True
+    elif model.kind == "kl":
+        # The terms are exact except for the logarithms, which are rounded up.
+        inside = sum((new * log_up(new / p) for new, p in pairs if new), Fraction()) <= radius
+    elif model.kind == "chi-square":
+        inside = sum(((new - p) ** 2 / p for new, p in pairs), Fraction()) <= radius
+    elif model.kind == "total-variation":
+        inside = sum((max(new - p, 0) for new, p in pairs), Fraction()) <= radius
+    elif model.kind == "contamination":
+        inside = all(new >= (1 - min(radius, 1)) * p for new, p in pairs)
+    else:  # a plan moves no more mass than there is
+        inside = cost <= radius and all(out <= p for out, p in zip(sent, row.p, strict=True))
+    return q if inside else None
+
+
+def rounded_up(number: Fraction) -> decimal.Decimal:
+    """Return the least decimal of the working precision that is not below a number."""
+    return _UP.divide(decimal.Decimal(number.numerator), decimal.Decimal(number.denominator))
+
+
+def log_up(number: Fraction) -> Fraction:
+    """Return an upper bound on a logarithm. `ln` rounds to the nearest decimal."""
+    return Fraction(_UP.next_plus(_UP.ln(rounded_up(number))))
+
+
+def root_up(number: Fraction) -> Fraction:
+    """Return an upper bound on a square root: √(n/d) = √(n·d)/d."""
+    product = number.numerator * number.denominator
+    shift = max(0, _ROOT_BITS - product.bit_length() // 2)
+    return Fraction(math.isqrt(product << 2 * shift) + 1, number.denominator << shift)
