@@ -25,8 +25,10 @@ from holdfast._support.files import write_text
 from holdfast._support.precision import float64
 from holdfast.model import Kernel
 from holdfast.model.table import TableLayout, layout_of
-from holdfast.tabular.certificates import check_proof as checker
-from holdfast.tabular.certificates.exact_model import ExactModel, mean, member
+from holdfast.tabular.certificates.checker import check_proof as checker
+from holdfast.tabular.certificates.checker.model import ExactModel, mean
+from holdfast.tabular.certificates.checker.record import ExactKernel, read_kernel, read_policy
+from holdfast.tabular.certificates.checker.sets import member
 from holdfast.tabular.evaluation.optimum import robust_optimum
 from holdfast.tabular.evaluation.values import PolicyValues
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case, worst_kernel
@@ -86,7 +88,7 @@ def prove(certificate: Certificate) -> dict[str, Any]:
         "format": checker.FORMAT,
         "policy": certificate.policy.tolist(),
     }
-    policy = checker.read_policy(proof, exact)
+    policy = read_policy(proof, exact)
     worst = worst_case(layout.table, layout.pad_policy(certificate.policy), Dual())
     evaluation = certificate.evaluation
     found = [
@@ -141,7 +143,7 @@ def _signal(
         -1,
     )
     moves = _moves(layout, exact, worst_kernel(layout.table, worst, i), signal, values)
-    kernel = checker.read_kernel(exact, {"moves": moves}, "the prover")
+    kernel = read_kernel(exact, {"moves": moves}, "the prover")
     upper = _shifted(
         exact,
         values,
@@ -200,7 +202,7 @@ def _best(
     values = layout.unpad(worst.values[0])
     signal = exact.combined(exact_weights)
     moves = _moves(layout, exact, worst_kernel(joint, worst, 0), signal, values)
-    kernel = checker.read_kernel(exact, {"moves": moves}, "the prover")
+    kernel = read_kernel(exact, {"moves": moves}, "the prover")
     everywhere = range(len(values))
     shifted = _shifted(
         exact,
@@ -221,7 +223,7 @@ def _best(
 
 def _best_values(
     exact: ExactModel,
-    kernel: checker.ExactKernel,
+    kernel: ExactKernel,
     signal: Sequence[Sequence[Sequence[Fraction]]],
     values: Float[np.ndarray, " S"],
 ) -> Float[np.ndarray, " S"]:
@@ -386,7 +388,8 @@ def _transport(
     states, actions = len(exact.rows), len(exact.rows[0])
     nominal = np.array([[[float(p) for p in row.p] for row in rows] for rows in exact.rows])
     paid = np.array([[[float(c) for c in row] for row in rows] for rows in signal])
-    _, plan = uncertainty.respond_with_plan(nominal, paid + float(exact.discount) * values)
+    targets = jnp.asarray(paid + float(exact.discount) * values)
+    _, plan = uncertainty.respond_with_plan(jnp.asarray(nominal), targets)
     source, mass, far, near, share = map(np.asarray, plan)
 
     def carried(s: int, a: int) -> list[tuple[int, int, float]]:

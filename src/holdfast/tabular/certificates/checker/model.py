@@ -1,18 +1,12 @@
-"""A model file in exact arithmetic: rational rows, and the lower bounds and members of the six sets.
+"""A model file in exact arithmetic.
 
 Every number in a file is a double, so it is a rational number. Rows, initial distributions and
-policies are divided by their exact sums. Sums, products and comparisons are exact; exponentials,
-logarithms and square roots are rounded in the direction that keeps the statement true.
-
-The proof checker consists of this module and `check_proof`. Both import the standard library and NumPy
-only, and NumPy only to read the file.
+policies are divided by their exact sums.
 """
 
 from __future__ import annotations
 
-import decimal
 import json
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,14 +21,8 @@ _FORMAT = "holdfast-model-1"
 _HEADER = {"format", "discount", "constraints", "uncertainty"}
 # Rows in a file may miss one by this, as in `RobustCMDP`; they are divided by their sum.
 _ROW_SUM_TOLERANCE = Fraction(1e-8)
-# Digits of exponentials and logarithms. Doubles have 16; the rest absorbs small multipliers and radii.
-_UP = decimal.Context(
-    prec=60, rounding=decimal.ROUND_CEILING, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
-)
-# Exponents below this count as this. The bound from above stays valid, and e^-5000 is negligible.
-_LEAST_EXPONENT = -5000
-# Bits of a square root.
-_ROOT_BITS = 200
+# The sets whose rows and bounds the checker knows.
+KINDS = ("kl", "chi-square", "total-variation", "contamination", "interval", "wasserstein")
 
 
 @dataclass(frozen=True)
@@ -131,8 +119,8 @@ def _exact(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ExactModel:
     if header["format"] != _FORMAT or set(header) != _HEADER:
         raise ValueError(f"expected the format {_FORMAT!r} with the fields {sorted(_HEADER)}")
     kind, given = header["uncertainty"]["set"], header["uncertainty"]
-    if kind not in _LOWER:
-        raise ValueError(f"the checker knows the sets {', '.join(_LOWER)}, not {kind!r}")
+    if kind not in KINDS:
+        raise ValueError(f"the checker knows the sets {', '.join(KINDS)}, not {kind!r}")
     lists = "successors" in arrays
     p = arrays["probabilities" if lists else "transitions"]
     states, actions, width = p.shape
@@ -140,7 +128,9 @@ def _exact(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ExactModel:
     if to.shape != p.shape or to.min() < 0 or to.max() >= states:
         raise ValueError("successors and probabilities do not fit together")
     # These sets may move mass to any state. Their rows are over states, not over listed entries.
-    anywhere = kind == "wasserstein" or given.get("within_support") is False
+    anywhere = kind == "wasserstein"
+    if kind in ("total-variation", "contamination"):
+        anywhere = not given["within_support"]
     radius = np.broadcast_to(arrays["uncertainty_radius"], (states, actions))
     bounds = [arrays.get(f"uncertainty_{side}", np.zeros(())) for side in ("lower", "upper")]
     lower, upper = (np.broadcast_to(bound, p.shape) for bound in bounds)
@@ -153,9 +143,9 @@ def _exact(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ExactModel:
         raise ValueError("the metric has a negative distance, or a positive one on the diagonal")
 
     def row(s: int, a: int) -> ExactRow:
+        if not radius[s, a] >= 0:
+            raise ValueError(f"the radius at ({s}, {a}) is {radius[s, a]}")
         size = Fraction(radius[s, a]) if radius[s, a] < np.inf else None
-        if size is not None and size < 0:
-            raise ValueError(f"the radius at ({s}, {a}) is negative")
         nominal = distribution(p[s, a].tolist(), f"the row ({s}, {a})")
         if anywhere:
             dense = [Fraction()] * states
@@ -248,160 +238,3 @@ def _room(radius: Fraction | None, width: Fraction, most: Fraction) -> Fraction:
 def mean(p: Vector, y: Vector) -> Fraction:
     """Return p·y."""
     return sum((mass * target for mass, target in zip(p, y, strict=True)), Fraction())
-
-
-def lower_bound(
-    model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None
-) -> Fraction:
-    """Return a lower bound on min q·y over the set, valid for every multiplier.
-
-    Arguments:
-        model: the model.
-        row: the row (s, a).
-        y: targets of the row's entries.
-        multiplier: dual variable of a KL, χ² or Wasserstein set; None for the smallest target.
-    """
-    lowest = min(y)
-    if model.kind != "interval" and row.radius is None:
-        return lowest
-    return max(lowest, _LOWER[model.kind](model, row, y, multiplier))
-
-
-def _kl_lower(model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None) -> Fraction:
-    """Return min y − (log Σ p·exp(−β(y − min y)) + R)/β."""
-    del model
-    lowest = min(y)
-    if not row.radius:
-        return mean(row.p, y)
-    if not multiplier:
-        return lowest
-    total = Fraction()
-    for p, target in zip(row.p, y, strict=True):
-        exponent = max(rounded_up(multiplier * (lowest - target)), decimal.Decimal(_LEAST_EXPONENT))
-        total += p * Fraction(_UP.next_plus(_UP.exp(exponent)))
-    return lowest - (log_up(total) + row.radius) / multiplier
-
-
-def _chi_square_lower(
-    model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None
-) -> Fraction:
-    """Return η − √((1 + R)·Σ p·max(η − y, 0)²) with η = min y + multiplier."""
-    del model
-    if not row.radius:
-        return mean(row.p, y)
-    eta = min(y) + (multiplier or 0)
-    square = sum((p * max(eta - t, 0) ** 2 for p, t in zip(row.p, y, strict=True)), Fraction())
-    return eta - root_up((1 + row.radius) * square)
-
-
-def _total_variation_lower(
-    model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None
-) -> Fraction:
-    """Move the radius of mass from the largest targets to the smallest one."""
-    del model, multiplier
-    value, lowest, left = mean(row.p, y), min(y), row.radius or Fraction()
-    for target, p in sorted(zip(y, row.p, strict=True), reverse=True):
-        moved = min(p, left)
-        value, left = value - moved * (target - lowest), left - moved
-    return value
-
-
-def _contamination_lower(
-    model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None
-) -> Fraction:
-    del model, multiplier
-    radius = min(row.radius or Fraction(), Fraction(1))
-    return (1 - radius) * mean(row.p, y) + radius * min(y)
-
-
-def _interval_lower(
-    model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None
-) -> Fraction:
-    """Start at the lower ends, and fill up the smallest targets first."""
-    del model, multiplier
-    value = sum((t * (p - r[0]) for t, p, r in zip(y, row.p, row.room, strict=True)), Fraction())
-    left = sum((below for below, _ in row.room), Fraction())
-    for target, (below, above) in sorted(zip(y, row.room, strict=True)):
-        given = min(below + above, left)
-        value, left = value + given * target, left - given
-    return value
-
-
-def _wasserstein_lower(
-    model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction | None
-) -> Fraction:
-    """Return Σ p_j·min_k(y_k + μ·d(j, k)) − μR."""
-    price, radius = multiplier or Fraction(), row.radius or Fraction()
-    value = -price * radius
-    for p, away in zip(row.p, model.metric, strict=True):
-        if p:
-            value += p * min(target + price * d for target, d in zip(y, away, strict=True))
-    return value
-
-
-_LOWER = {
-    "kl": _kl_lower,
-    "chi-square": _chi_square_lower,
-    "total-variation": _total_variation_lower,
-    "contamination": _contamination_lower,
-    "interval": _interval_lower,
-    "wasserstein": _wasserstein_lower,
-}
-
-
-def member(
-    model: ExactModel, row: ExactRow, moves: Sequence[tuple[int, int, Fraction]]
-) -> list[Fraction] | None:
-    """Return the row q that moves of probability make of p, or None if q is not in the set.
-
-    Arguments:
-        model: the model.
-        row: the row (s, a).
-        moves: entry that loses mass, entry that receives it, and the mass.
-    """
-    q, sent, cost = list(row.p), [Fraction()] * len(row.p), Fraction()
-    for source, sink, mass in moves:
-        if mass < 0 or source not in row.place or sink not in row.place:
-            return None
-        start, end = row.place[source], row.place[sink]
-        q[start], q[end] = q[start] - mass, q[end] + mass
-        sent[start] += mass
-        if model.metric:
-            cost += mass * model.metric[start][end]
-    if min(q) < 0:
-        return None
-    radius, pairs = row.radius, list(zip(q, row.p, strict=True))
-    if model.kind == "interval":
-        ends = zip(pairs, row.room, strict=True)
-        inside = all(-below <= new - p <= above for (new, p), (below, above) in ends)
-    elif radius is None or q == row.p:
-        inside = True
-    elif model.kind == "kl":
-        # The terms are exact except for the logarithms, which are rounded up.
-        inside = sum((new * log_up(new / p) for new, p in pairs if new), Fraction()) <= radius
-    elif model.kind == "chi-square":
-        inside = sum(((new - p) ** 2 / p for new, p in pairs), Fraction()) <= radius
-    elif model.kind == "total-variation":
-        inside = sum((max(new - p, 0) for new, p in pairs), Fraction()) <= radius
-    elif model.kind == "contamination":
-        inside = all(new >= (1 - min(radius, 1)) * p for new, p in pairs)
-    else:  # a plan moves no more mass than there is
-        inside = cost <= radius and all(out <= p for out, p in zip(sent, row.p, strict=True))
-    return q if inside else None
-
-
-def rounded_up(number: Fraction) -> decimal.Decimal:
-    """Return the least decimal of the working precision that is not below a number."""
-    return _UP.divide(decimal.Decimal(number.numerator), decimal.Decimal(number.denominator))
-
-
-def log_up(number: Fraction) -> Fraction:
-    """Return an upper bound on a logarithm. `ln` rounds to the nearest decimal."""
-    return Fraction(_UP.next_plus(_UP.ln(rounded_up(number))))
-
-
-def root_up(number: Fraction) -> Fraction:
-    """Return an upper bound on a square root: √(n/d) = √(n·d)/d."""
-    product = number.numerator * number.denominator
-    shift = max(0, _ROOT_BITS - product.bit_length() // 2)
-    return Fraction(math.isqrt(product << 2 * shift) + 1, number.denominator << shift)

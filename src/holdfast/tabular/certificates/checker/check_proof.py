@@ -7,14 +7,11 @@ Bellman operator built from lower bounds on the worst responses, and T_q that of
 
 and W(s) ≥ max_a q·(r + Σλ_i c_i + γW) with λ ≥ 0 implies that no feasible policy, whatever it
 depends on, has a worst-case reward above ρ·W − λ·d. `docs/how-to/proofs.md` describes the file.
-
-This module and `exact_model` import the standard library and NumPy only.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -23,19 +20,21 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from holdfast.tabular.certificates.exact_model import (
-    ExactModel,
-    Vector,
-    distribution,
-    lower_bound,
-    mean,
-    member,
-    read_model,
+from holdfast.tabular.certificates.checker.model import ExactModel, Vector, mean, read_model
+from holdfast.tabular.certificates.checker.record import (
+    ExactKernel,
+    RefusedError,
+    check_claim,
+    numbers,
+    read_kernel,
+    read_multipliers,
+    read_policy,
+    records,
 )
+from holdfast.tabular.certificates.checker.sets import lower_bound
+from holdfast.tabular.certificates.checker.tree import check_tree
 
 FORMAT = "holdfast-proof-1"
-
-ExactKernel = Sequence[Sequence[Vector]]
 
 
 class Saveable(Protocol):
@@ -65,10 +64,6 @@ class ProofCheck:
         return "\n".join(
             ["accepted: every claim was verified in exact arithmetic", *self.statements]
         )
-
-
-class RefusedError(Exception):
-    """A claim does not follow from the evidence; the message says which and where."""
 
 
 def check_proof(
@@ -127,11 +122,11 @@ def check(proof: dict[str, Any], model: ExactModel) -> ProofCheck:
 def _verified(proof: dict[str, Any], model: ExactModel) -> Iterable[str]:
     policy = read_policy(proof, model)
     states = model.reachable(policy)
-    signals = _records(proof, "signals", len(model.signals))
+    signals = records(proof, "signals", len(model.signals))
     ends = [_values(model, policy, states, i, record) for i, record in enumerate(signals)]
     margins = [low - d for (low, _), d in zip(ends[1:], model.thresholds, strict=True)]
     for i, margin in enumerate(margins):
-        _claim(signals[i + 1], "margin", f"constraint {i}", margin, at_most=True)
+        check_claim(signals[i + 1], "margin", f"constraint {i}", margin, at_most=True)
     _feasible(
         proof, margins, [up - d for (_, up), d in zip(ends[1:], model.thresholds, strict=True)]
     )
@@ -142,7 +137,7 @@ def _verified(proof: dict[str, Any], model: ExactModel) -> Iterable[str]:
         yield _FEASIBILITY[proof["feasible"]]
     for name, record in zip(model.names, signals[1:], strict=True):
         yield f"{name}: the worst-case margin is at least {record['margin']!r}"
-    for record in _records(proof, "bounds"):
+    for record in records(proof, "bounds"):
         yield _bound(model, record)
 
 
@@ -150,16 +145,6 @@ _FEASIBILITY = {
     True: "every constraint holds in the worst case",
     False: "a constraint is violated in the worst case",
 }
-
-
-def read_policy(proof: dict[str, Any], model: ExactModel) -> list[list[Fraction]]:
-    """Return the policy with rows that sum to one exactly."""
-    shape = len(model.rows), len(model.rows[0])
-    rows = numbers(proof, "policy", shape, "the proof")
-    try:
-        return [distribution(row, f"row {s} of the policy") for s, row in enumerate(rows)]
-    except ValueError as error:
-        raise RefusedError(str(error)) from error
 
 
 def _values(
@@ -183,8 +168,8 @@ def _values(
             f"{where}: upper_values fall short in state {state}, by {float(excess):.3g}"
         )
     low, high = mean(model.initial, lower), mean(model.initial, upper)
-    _claim(record, "lower", where, low, at_most=True)
-    _claim(record, "upper", where, high, at_most=False)
+    check_claim(record, "lower", where, low, at_most=True)
+    check_claim(record, "upper", where, high, at_most=False)
     return low, high
 
 
@@ -256,8 +241,10 @@ def _feasible(proof: dict[str, Any], margins: Vector, upper: Vector) -> None:
 
 
 def _bound(model: ExactModel, record: dict[str, Any]) -> str:
-    """Check one bound on all policies; return it in words."""
+    """Check one bound on feasible policies; return it in words."""
     method = record.get("method")
+    if method == "occupancies":
+        return check_tree(model, record)
     if method not in ("lagrangian", "infeasible"):
         raise RefusedError(f"bounds: the method {method!r} is unknown")
     where = f"bound {method!r}"
@@ -272,87 +259,11 @@ def _bound(model: ExactModel, record: dict[str, Any]) -> str:
         raise RefusedError(f"{where}: values fall short in state {state}, by {float(excess):.3g}")
     proved = mean(model.initial, values) - mean(weights, model.thresholds)
     if method == "lagrangian":
-        _claim(record, "value", where, proved, at_most=False)
+        check_claim(record, "value", where, proved, at_most=False)
         return f"no feasible policy has a worst-case reward above {record['value']!r}"
     if proved >= 0:
         raise RefusedError(f"{where}: the weighted constraints do not exclude each other")
     return "no policy satisfies the constraints in the worst case"
-
-
-def read_kernel(model: ExactModel, record: dict[str, Any], where: str) -> ExactKernel:
-    """Return the kernel that the moves of a record describe, a member of the set in every row."""
-    moves: dict[tuple[int, int], list[tuple[int, int, Fraction]]] = {}
-    for move in _list(record, "moves", where):
-        whole = isinstance(move, list) and len(move) == 5 and all(type(n) is int for n in move[:4])
-        if not whole or not (0 <= move[0] < len(model.rows) and 0 <= move[1] < len(model.rows[0])):
-            raise RefusedError(f"{where}: moves: {move!r} is not [state, action, from, to, mass]")
-        s, a, source, sink, mass = move
-        moves.setdefault((s, a), []).append((source, sink, number(mass, f"{where}: moves")))
-    kernel = [[row.p for row in rows] for rows in model.rows]
-    for (s, a), of_row in moves.items():
-        q = member(model, model.rows[s][a], of_row)
-        if q is None:
-            raise RefusedError(f"{where}: the kernel is not in the set at state {s}, action {a}")
-        kernel[s][a] = q
-    return kernel
-
-
-def read_multipliers(
-    record: dict[str, Any], model: ExactModel, where: str
-) -> list[list[Fraction | None]]:
-    """Return one multiplier per row; null means none. A missing table means none anywhere."""
-    shape = len(model.rows), len(model.rows[0])
-    if record.get("multipliers") is None:
-        return [[None] * shape[1]] * shape[0]
-    table = numbers(record, "multipliers", shape, where, empty=True)
-    if any(each is not None and each < 0 for row in table for each in row):
-        raise RefusedError(f"{where}: a multiplier is negative")
-    return table
-
-
-def numbers(
-    record: dict[str, Any], name: str, shape: tuple[int, ...], where: str, *, empty: bool = False
-) -> Any:
-    """Return nested lists of numbers as fractions; with `empty`, null entries become None."""
-
-    def read(value: Any, shape: tuple[int, ...]) -> Any:
-        if not shape:
-            return None if empty and value is None else number(value, f"{where}: {name}")
-        if not isinstance(value, list) or len(value) != shape[0]:
-            raise RefusedError(f"{where}: {name} does not have the shape that the model requires")
-        return [read(each, shape[1:]) for each in value]
-
-    return read(record.get(name), shape)
-
-
-def number(value: Any, where: str) -> Fraction:
-    """Return a JSON number as a fraction."""
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise RefusedError(f"{where}: {value!r} is not a finite number")
-    return Fraction(value)
-
-
-def _claim(
-    record: dict[str, Any], name: str, where: str, proved: Fraction, *, at_most: bool
-) -> None:
-    """Check that a claimed number does not flatter: at most, or at least, what is proved."""
-    claimed = number(record.get(name), f"{where}: {name}")
-    if claimed > proved if at_most else claimed < proved:
-        raise RefusedError(f"{where}: {name} is claimed as {record[name]}, proved {float(proved)}")
-
-
-def _records(proof: dict[str, Any], name: str, count: int | None = None) -> list[dict[str, Any]]:
-    found = _list(proof, name, "the proof")
-    if count not in (None, len(found)) or not all(isinstance(each, dict) for each in found):
-        raise RefusedError(f"{name}: expected {'' if count is None else f'{count} '}records")
-    return found
-
-
-def _list(record: dict[str, Any], name: str, where: str) -> list[Any]:
-    found = record.get(name)
-    if not isinstance(found, list):
-        raise RefusedError(f"{where}: {name} is not a list")
-    return found
 
 
 def _not_json(constant: str) -> NoReturn:
