@@ -83,10 +83,10 @@ def check_proof(
 
     Example:
         >>> import pathlib, tempfile, holdfast as hf
-        >>> model = hf.environments.gambler(goal=4)
+        >>> model = hf.environments.gambler()
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder) / "proof.json"
-        ...     hf.certify(model, [0] * model.states).save(path)
+        ...     hf.certify(model, [0] * model.states, bound=False).save(path)
         ...     check = hf.check_proof(path, model)
         >>> check.accepted
         True
