@@ -41,6 +41,8 @@ class CertifyCommand:
     """Print the certificate as JSON."""
     out: Annotated[str, option("FILE", "none")] = ""
     """File that also receives the JSON."""
+    proof: Annotated[str, option("FILE", "none")] = ""
+    """File that receives an exact proof of the certificate, for holdfast check."""
 
     def run(self) -> int:
         """Certify the policy and print the certificate."""
@@ -57,11 +59,13 @@ class CertifyCommand:
                     f"{self.policy}: a policy of shape {policy.shape}, but {self.model} has "
                     f"{model.states} states and {model.actions} actions"
                 )
-            if self.out:
-                check_writable(Path(self.out).parent)
+            for file in filter(None, (self.out, self.proof)):
+                check_writable(Path(file).parent)
         use_compilation_cache()
         with refused():
             certificate = hf.certify(model, policy, bound=not self.no_bound, nodes=self.nodes)
+            if self.proof:
+                certificate.save(self.proof)
         if self.out:
             write_json(Path(self.out), certificate.to_dict())
         print(to_json(certificate.to_dict()) if self.json else certificate)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import decimal
 import itertools
-from fractions import Fraction as F
+from fractions import Fraction
 
 import numpy as np
 
@@ -19,7 +19,7 @@ DIGITS = decimal.Context(prec=150, Emin=-99999, Emax=99999)
 
 
 def fractions(array):
-    return np.vectorize(F, otypes=[object])(np.asarray(array, float))
+    return np.vectorize(Fraction, otypes=[object])(np.asarray(array, float))
 
 
 def decimal_of(x):
@@ -43,7 +43,7 @@ class Oracle:
         if isinstance(self.set, hf.Interval):
             self.room = self._room(fractions(floats), p)
         if self.anywhere:
-            dense = np.full((S, A, S), F(0))
+            dense = np.full((S, A, S), Fraction(0))
             for s, a, k in np.ndindex(*to.shape):
                 dense[s, a, to[s, a, k]] += p[s, a, k]
             p, to = dense, np.broadcast_to(np.arange(S), dense.shape)
@@ -53,15 +53,15 @@ class Oracle:
             np.broadcast_to(fractions(c) if c.ndim == 3 else fractions(c)[..., None], p.shape)
             for c in signals
         ]
-        self.d = [F(c.utility_threshold) for c in model.constraints]
+        self.d = [Fraction(c.utility_threshold) for c in model.constraints]
         rho = fractions(model.initial)
         self.rho = rho / rho.sum()
-        self.gamma = F(model.discount)
+        self.gamma = Fraction(model.discount)
         self.radius = np.broadcast_to(np.asarray(self.set.radius), (S, A))
 
     def _room(self, floats, p):
         radius = np.broadcast_to(np.asarray(self.set.radius), p.shape[:2])
-        below, above = np.full(p.shape, F(0)), np.full(p.shape, F(0))
+        below, above = np.full(p.shape, Fraction(0)), np.full(p.shape, Fraction(0))
         lower, upper = (
             fractions(np.broadcast_to(np.asarray(b), p.shape))
             for b in (self.set.lower, self.set.upper)
@@ -73,7 +73,7 @@ class Oracle:
             ):
                 if width > 0 and radius[i[:2]] > 0:
                     infinite = np.isinf(radius[i[:2]])
-                    room[i] = most if infinite else min(most, F(radius[i[:2]]) * width)
+                    room[i] = most if infinite else min(most, Fraction(radius[i[:2]]) * width)
         return below, above
 
     def allowed(self, s, a):
@@ -103,19 +103,19 @@ class Oracle:
         low, R = min(y), self.radius[s, a]
         if isinstance(self.set, hf.Interval):
             lo, hi = p - self.room[0][s, a][use], p + self.room[1][s, a][use]
-            zero = F(0)
+            zero = Fraction(0)
             return max(
                 t + sum(lo * np.maximum(y - t, zero)) - sum(hi * np.maximum(t - y, zero)) for t in y
             )
         if np.isinf(R):
             return low
-        R = F(R)
+        R = Fraction(R)
         if isinstance(self.set, hf.TotalVariation):
             return max(sum(p * np.minimum(y, t)) - min(R, 1) * (t - low) for t in y)
         if isinstance(self.set, hf.Contamination):
             return min((1 - min(R, 1)) * sum(p * y) + min(R, 1) * target for target in y)
         if isinstance(self.set, hf.Wasserstein):
-            metric, price = fractions(self.set.metric), multiplier or F(0)
+            metric, price = fractions(self.set.metric), multiplier or Fraction(0)
             best = np.min(y[None, :] + price * metric, axis=1)
             return max(low, sum(p * best) - price * R)
         if R == 0:
@@ -124,13 +124,13 @@ class Oracle:
             return low
         if isinstance(self.set, hf.ChiSquare):
             eta = low + multiplier
-            inner = (1 + R) * sum(p * np.maximum(eta - y, F(0)) ** 2)
-            return max(low, eta - F(DIGITS.sqrt(decimal_of(inner))))
+            inner = (1 + R) * sum(p * np.maximum(eta - y, Fraction(0)) ** 2)
+            return max(low, eta - Fraction(DIGITS.sqrt(decimal_of(inner))))
         total = decimal.Decimal(0)
         for mass, target in zip(p, y, strict=True):
             exponent = max(decimal_of(-multiplier * (target - low)), decimal.Decimal(-9000))
             total = DIGITS.add(total, DIGITS.multiply(decimal_of(mass), DIGITS.exp(exponent)))
-        return max(low, low - (F(DIGITS.ln(total)) + R) / multiplier)
+        return max(low, low - (Fraction(DIGITS.ln(total)) + R) / multiplier)
 
     def kernel(self, moves):
         """Return q, or None if it is not a member of the set."""
@@ -143,8 +143,8 @@ class Oracle:
             if not (self.allowed(s, a)[i] and self.allowed(s, a)[j]):
                 return None
             plan = plans.setdefault((s, a), np.diag(self.p[s, a]))
-            row[i], row[j] = row[i] - F(mass), row[j] + F(mass)
-            plan[i, j], plan[i, i] = plan[i, j] + F(mass), plan[i, i] - F(mass)
+            row[i], row[j] = row[i] - Fraction(mass), row[j] + Fraction(mass)
+            plan[i, j], plan[i, i] = plan[i, j] + Fraction(mass), plan[i, i] - Fraction(mass)
         inside = all(self.inside(s, a, q[s, a], plan) for (s, a), plan in plans.items())
         return q if inside else None
 
@@ -156,7 +156,7 @@ class Oracle:
             return ((q >= p - self.room[0][s, a]) & (q <= p + self.room[1][s, a])).all()
         if np.isinf(R) or (q == p).all():
             return True
-        R = F(R)
+        R = Fraction(R)
         if isinstance(self.set, hf.TotalVariation):
             return sum(abs(q - p)) / 2 <= R
         if isinstance(self.set, hf.Contamination):
@@ -167,7 +167,8 @@ class Oracle:
         if isinstance(self.set, hf.ChiSquare):
             return sum(q * q / p) - 1 <= R
         logs = [
-            mass * (F(DIGITS.ln(decimal_of(mass))) - F(DIGITS.ln(decimal_of(nominal))))
+            mass
+            * (Fraction(DIGITS.ln(decimal_of(mass))) - Fraction(DIGITS.ln(decimal_of(nominal))))
             for mass, nominal in zip(q, p, strict=True)
             if mass > 0
         ]
@@ -177,18 +178,22 @@ class Oracle:
         """Return whether every claim follows from the evidence."""
         policy = fractions(proof["policy"])
         sums = policy.sum(-1)
-        if (policy < 0).any() or any(abs(total - 1) > F(1e-8) for total in sums):
+        if (policy < 0).any() or any(abs(total - 1) > Fraction(1e-8) for total in sums):
             return False
         policy = policy / sums[:, None]
         states = self.reached(policy)
         low, high = [], []
         for i, record in enumerate(proof["signals"]):
             ends = self.bracket(i, record, policy, states)
-            if ends is None or F(record["lower"]) > ends[0] or F(record["upper"]) < ends[1]:
+            if (
+                ends is None
+                or Fraction(record["lower"]) > ends[0]
+                or Fraction(record["upper"]) < ends[1]
+            ):
                 return False
             low, high = [*low, ends[0]], [*high, ends[1]]
         for i, d in enumerate(self.d, start=1):
-            if F(proof["signals"][i]["margin"]) > low[i] - d:
+            if Fraction(proof["signals"][i]["margin"]) > low[i] - d:
                 return False
         holds = all(v >= d for v, d in zip(low[1:], self.d, strict=True))
         broken = any(v < d for v, d in zip(high[1:], self.d, strict=True))
@@ -208,7 +213,7 @@ class Oracle:
         above = (q * (self.signals[i] + self.gamma * U[self.to])).sum(-1)
         for s in states:
             worst = sum(
-                policy[s, a] * self.lower(s, a, y[s, a], None if m is None else F(m))
+                policy[s, a] * self.lower(s, a, y[s, a], None if m is None else Fraction(m))
                 for a, m in enumerate(table[s])
                 if policy[s, a] > 0
             )
@@ -223,18 +228,20 @@ class Oracle:
         q = self.kernel(record["moves"])
         if q is None or any(w < 0 for w in weights):
             return False
-        signal = sum((w * c for w, c in zip(weights, self.signals[1:], strict=True)), F(0) * self.p)
+        signal = sum(
+            (w * c for w, c in zip(weights, self.signals[1:], strict=True)), Fraction(0) * self.p
+        )
         if record["method"] == "lagrangian":
             signal = signal + self.signals[0]
         W = fractions(record["values"])
-        if (W < (q * (signal + self.gamma * W[self.to])).sum(-1).max(-1)).any():
+        if ((q * (signal + self.gamma * W[self.to])).sum(-1).max(-1) > W).any():
             return False
         bound = (self.rho * W).sum() - sum(w * d for w, d in zip(weights, self.d, strict=True))
-        return bound < 0 if record["method"] == "infeasible" else F(record["value"]) >= bound
+        return bound < 0 if record["method"] == "infeasible" else Fraction(record["value"]) >= bound
 
     def divided(self, record):
         """Return whether the tree proves its bound, with one dense program for every step."""
-        table, cutoff = np.asarray(record["representative"]), F(record["cutoff"])
+        table, cutoff = np.asarray(record["representative"]), Fraction(record["cutoff"])
         for s, a in np.ndindex(*table.shape):
             b = table[s, a]
             same = [self.p, self.to, fractions(self.finite_radius()), *self.signals]
@@ -266,12 +273,16 @@ class Oracle:
                     if proved >= 0:
                         return False
                     box = None
-                elif step["value"] is None or F(step["value"]) < proved:
+                elif step["value"] is None or Fraction(step["value"]) < proved:
                     return False
                 elif kind == -1:
-                    bound = F(step["value"]) if bound is None else min(bound, F(step["value"]))
+                    bound = (
+                        Fraction(step["value"])
+                        if bound is None
+                        else min(bound, Fraction(step["value"]))
+                    )
                 else:
-                    box = program.narrowed(box, kind, F(step["value"]))
+                    box = program.narrowed(box, kind, Fraction(step["value"]))
             boxes.append(box)
             bounds.append(bound)
         parents = [node["parent"] for node in record["nodes"]]
@@ -283,7 +294,7 @@ class Oracle:
         leaves = [n for n in range(len(steps)) if n not in parents and boxes[n] is not None]
         if any(bounds[n] is None for n in leaves):
             return False
-        return F(record["value"]) >= max([cutoff, *(bounds[n] for n in leaves)])
+        return Fraction(record["value"]) >= max([cutoff, *(bounds[n] for n in leaves)])
 
     def finite_radius(self):
         return np.where(np.isinf(self.radius), -1.0, self.radius)
@@ -299,8 +310,8 @@ class DenseProgram:
         self.cutoff, self.oracle = cutoff, oracle
         self.group = [[j for j, (t, _) in enumerate(self.pairs) if t == s] for s in range(S)]
         self.width = 1 + self.n + self.K * (self.n + S)
-        self.flow = np.full((self.K, self.n, S), F(0))
-        self.mean = np.full((self.K, len(oracle.signals), self.n), F(0))
+        self.flow = np.full((self.K, self.n, S), Fraction(0))
+        self.mean = np.full((self.K, len(oracle.signals), self.n), Fraction(0))
         for k, q in enumerate(kernels):
             for j, (s, a) in enumerate(self.pairs):
                 np.add.at(self.flow[k, j], oracle.to[s, a], q[s, a])
@@ -311,19 +322,24 @@ class DenseProgram:
     def x(self, k, j):
         return 1 + self.n + k * (self.n + self.S) + j
 
-    def X(self, k, s):
+    def visit(self, k, s):
         return self.x(k, self.n) + s
 
     def everything(self):
-        low = [F(len(self.group[s]) == 1) for s, _ in self.pairs]
-        visits = F(1) / (1 - self.oracle.gamma)
-        return low, [F(1)] * self.n, [F(0)] * self.K * self.S, [visits] * self.K * self.S
+        low = [Fraction(len(self.group[s]) == 1) for s, _ in self.pairs]
+        visits = Fraction(1) / (1 - self.oracle.gamma)
+        return (
+            low,
+            [Fraction(1)] * self.n,
+            [Fraction(0)] * self.K * self.S,
+            [visits] * self.K * self.S,
+        )
 
     def split(self, box, node):
         if box is None:
             return None
         low, high, least, most = list(box[0]), list(box[1]), box[2], box[3]
-        (low if node["above"] else high)[node["pair"]] = F(node["point"])
+        (low if node["above"] else high)[node["pair"]] = Fraction(node["point"])
         group = self.group[self.pairs[node["pair"]][0]]
         new = {
             b: (
@@ -334,7 +350,9 @@ class DenseProgram:
         }
         for b, (down, up) in new.items():
             low[b], high[b] = down, up
-        return None if any(a > b for a, b in zip(low, high, strict=True)) else (low, high, least, most)
+        return (
+            None if any(a > b for a, b in zip(low, high, strict=True)) else (low, high, least, most)
+        )
 
     def narrowed(self, box, kind, value):
         low, high, least, most = box[0], box[1], list(box[2]), list(box[3])
@@ -351,32 +369,39 @@ class DenseProgram:
         gamma = self.oracle.gamma
 
         def row(entries, b, equation):
-            dense = [F(0)] * self.width
+            dense = [Fraction(0)] * self.width
             for v, value in entries:
                 dense[v] += value
             return dense, b, equation
 
         for group in self.group:
-            yield row([(1 + j, F(1)) for j in group], F(1), True)
+            yield row([(1 + j, Fraction(1)) for j in group], Fraction(1), True)
         for k in range(self.K):
             for s, group in enumerate(self.group):
-                yield row([(self.X(k, s), F(-1)), *((self.x(k, j), F(1)) for j in group)], F(0), True)
+                yield row(
+                    [
+                        (self.visit(k, s), Fraction(-1)),
+                        *((self.x(k, j), Fraction(1)) for j in group),
+                    ],
+                    Fraction(0),
+                    True,
+                )
             for s in range(self.S):
                 flow = ((self.x(k, j), -gamma * self.flow[k, j, s]) for j in range(self.n))
-                yield row([(self.X(k, s), F(1)), *flow], self.oracle.rho[s], True)
+                yield row([(self.visit(k, s), Fraction(1)), *flow], self.oracle.rho[s], True)
             for i, d in enumerate(self.oracle.d, start=1):
                 yield row([(self.x(k, j), -self.mean[k, i, j]) for j in range(self.n)], -d, False)
             reward = ((self.x(k, j), -self.mean[k, 0, j]) for j in range(self.n))
-            yield row([(0, F(1)), *reward], F(0), False)
+            yield row([(0, Fraction(1)), *reward], Fraction(0), False)
             for j, (s, _) in enumerate(self.pairs):
                 if len(self.group[s]) < 2:
                     continue
-                y, Y, pi = self.x(k, j), self.X(k, s), 1 + j
+                y, Y, pi = self.x(k, j), self.visit(k, s), 1 + j
                 l, u, lo, hi = low[j], high[j], least[k * self.S + s], most[k * self.S + s]  # noqa: E741
-                yield row([(y, F(-1)), (Y, l), (pi, lo)], l * lo, False)
-                yield row([(y, F(-1)), (Y, u), (pi, hi)], u * hi, False)
-                yield row([(y, F(1)), (Y, -u), (pi, -lo)], -u * lo, False)
-                yield row([(y, F(1)), (Y, -l), (pi, -hi)], -l * hi, False)
+                yield row([(y, Fraction(-1)), (Y, l), (pi, lo)], l * lo, False)
+                yield row([(y, Fraction(-1)), (Y, u), (pi, hi)], u * hi, False)
+                yield row([(y, Fraction(1)), (Y, -u), (pi, -lo)], -u * lo, False)
+                yield row([(y, Fraction(1)), (Y, -l), (pi, -hi)], -l * hi, False)
 
     def bounds(self, box):
         low, high, least, most = box
@@ -389,23 +414,23 @@ class DenseProgram:
                 yield least[k * self.S + s], most[k * self.S + s]
 
     def objective(self, kind):
-        c = [F(0)] * self.width
+        c = [Fraction(0)] * self.width
         if kind == -1:
-            c[0] = F(1)
+            c[0] = Fraction(1)
         elif kind >= 0:
-            c[self.X(*divmod(kind // 2, self.S))] = F(1 if kind % 2 else -1)
+            c[self.visit(*divmod(kind // 2, self.S))] = Fraction(1 if kind % 2 else -1)
         return c
 
     def dual(self, box, step):
         """Return the bound of weak duality, or None for a multiplier of the wrong sign."""
-        g, total = self.objective(step["kind"]), F(0)
+        g, total = self.objective(step["kind"]), Fraction(0)
         rows = list(self.rows(box))
         for i, y in zip(step["rows"], step["multipliers"], strict=True):
             coefficients, b, equation = rows[i]
             if y < 0 and not equation:
                 return None
-            g = [c - F(y) * a for c, a in zip(g, coefficients, strict=True)]
-            total += F(y) * b
+            g = [c - Fraction(y) * a for c, a in zip(g, coefficients, strict=True)]
+            total += Fraction(y) * b
         ends = self.bounds(box)
         return total + sum(max(c * a, c * b) for c, (a, b) in zip(g, ends, strict=True))
 
@@ -417,7 +442,7 @@ def small_tree(oracle, moves, cutoff, depth=2, tighten=2):
     S, A = oracle.p.shape[:2]
     table = np.tile(np.arange(A), (S, 1))
     kernels = [oracle.kernel(each) for each in moves]
-    program = DenseProgram(oracle, table, kernels, F(cutoff))
+    program = DenseProgram(oracle, table, kernels, Fraction(cutoff))
     nodes, steps, leaves = [], [], []
 
     def solved(box, kind):
@@ -429,7 +454,12 @@ def small_tree(oracle, moves, cutoff, depth=2, tighten=2):
         limits = [(float(a), float(b)) for a, b in program.bounds(box)]
         objective = np.array(program.objective(kind), float)
         found = scipy.optimize.linprog(
-            -objective, matrix[~equation], right[~equation], matrix[equation], right[equation], limits
+            -objective,
+            matrix[~equation],
+            right[~equation],
+            matrix[equation],
+            right[equation],
+            limits,
         )
         if found.status == 0:
             y = np.zeros(len(rows))
@@ -458,8 +488,8 @@ def small_tree(oracle, moves, cutoff, depth=2, tighten=2):
             return None, None
         step["value"] = float(np.nextafter(float(proved), np.inf))
         if kind == -1:
-            return box, F(step["value"])
-        return program.narrowed(box, kind, F(step["value"])), None
+            return box, Fraction(step["value"])
+        return program.narrowed(box, kind, Fraction(step["value"])), None
 
     def grow(node, box, level):
         for f, side in itertools.product(range(tighten), (1, 0)):
@@ -483,7 +513,7 @@ def small_tree(oracle, moves, cutoff, depth=2, tighten=2):
                 grow(number, part, level + 1)
 
     grow(0, program.everything(), 0)
-    value = max([F(cutoff), *leaves])
+    value = max([Fraction(cutoff), *leaves])
     return {
         "method": "occupancies",
         "value": float(np.nextafter(float(value), np.inf)),

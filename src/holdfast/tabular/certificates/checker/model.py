@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,8 @@ def read_model(path: str | os.PathLike[str]) -> ExactModel:
         ValueError: the file is not a model, or has a set or a field that the checker does not know.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # np.load does not close a file that it cannot read.
+        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         return _exact(json.loads(str(arrays["header"])), arrays)
     except FileNotFoundError:
