@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import decimal
 import itertools
+import json
 from fractions import Fraction
 
 import numpy as np
@@ -31,6 +32,7 @@ class Oracle:
 
     def __init__(self, model: hf.RobustCMDP):
         self.set = model.uncertainty
+        self.decided = {}
         S, A = model.states, model.actions
         kernel = model.transitions
         floats = model.nominal
@@ -199,7 +201,14 @@ class Oracle:
         broken = any(v < d for v, d in zip(high[1:], self.d, strict=True))
         if not {True: holds, False: broken, None: True}[proof["feasible"]]:
             return False
-        return all(self.bounded(record) for record in proof["bounds"])
+        return all(self.remembered(record) for record in proof["bounds"])
+
+    def remembered(self, record):
+        """Return `bounded`, computed once for every content: most corruptions leave the tree alone."""
+        text = json.dumps(record)
+        if text not in self.decided:
+            self.decided[text] = self.bounded(record)
+        return self.decided[text]
 
     def bracket(self, i, record, policy, states):
         L, U = fractions(record["lower_values"]), fractions(record["upper_values"])
@@ -262,27 +271,31 @@ class Oracle:
             else:
                 node = record["nodes"][n - 1]
                 box, bound = program.split(boxes[node["parent"]], node), bounds[node["parent"]]
+            waiting = []
             for step in of_node:
                 if box is None:
                     break
+                kind = step["kind"]
+                if kind == -3:
+                    for each in waiting:
+                        box = None if box is None else program.narrowed(box, *each)
+                    waiting = []
+                    continue
                 proved = program.dual(box, step)
                 if proved is None:
                     return False
-                kind = step["kind"]
                 if kind == -2:
                     if proved >= 0:
                         return False
                     box = None
-                elif step["value"] is None or Fraction(step["value"]) < proved:
+                    continue
+                if step["value"] is None or Fraction(step["value"]) < proved:
                     return False
-                elif kind == -1:
-                    bound = (
-                        Fraction(step["value"])
-                        if bound is None
-                        else min(bound, Fraction(step["value"]))
-                    )
+                value = Fraction(step["value"])
+                if kind == -1:
+                    bound = value if bound is None else min(bound, value)
                 else:
-                    box = program.narrowed(box, kind, Fraction(step["value"]))
+                    waiting.append((kind, value))
             boxes.append(box)
             bounds.append(bound)
         parents = [node["parent"] for node in record["nodes"]]
@@ -378,14 +391,8 @@ class DenseProgram:
             yield row([(1 + j, Fraction(1)) for j in group], Fraction(1), True)
         for k in range(self.K):
             for s, group in enumerate(self.group):
-                yield row(
-                    [
-                        (self.visit(k, s), Fraction(-1)),
-                        *((self.x(k, j), Fraction(1)) for j in group),
-                    ],
-                    Fraction(0),
-                    True,
-                )
+                taken = ((self.x(k, j), Fraction(1)) for j in group)
+                yield row([(self.visit(k, s), Fraction(-1)), *taken], Fraction(0), True)
             for s in range(self.S):
                 flow = ((self.x(k, j), -gamma * self.flow[k, j, s]) for j in range(self.n))
                 yield row([(self.visit(k, s), Fraction(1)), *flow], self.oracle.rho[s], True)
@@ -487,14 +494,17 @@ def small_tree(oracle, moves, cutoff, depth=2, tighten=2):
             assert proved < 0
             return None, None
         step["value"] = float(np.nextafter(float(proved), np.inf))
-        if kind == -1:
-            return box, Fraction(step["value"])
-        return program.narrowed(box, kind, Fraction(step["value"])), None
+        return box, Fraction(step["value"])
 
     def grow(node, box, level):
+        ends = []
         for f, side in itertools.product(range(tighten), (1, 0)):
             if box is not None:
-                box, _ = add(node, box, 2 * f + side)
+                box, value = add(node, box, 2 * f + side)
+                ends.append((2 * f + side, value))
+        steps.append({"node": node, "kind": -3, "value": None, "rows": [], "multipliers": []})
+        for end in ends:
+            box = None if box is None else program.narrowed(box, *end)
         if box is None:
             return
         box, bound = add(node, box, -1)

@@ -24,8 +24,9 @@ from holdfast.tabular.certificates.checker.model import ExactModel, Vector, mean
 # Policies in boxes are multiples of 2⁻²⁰, ends of intervals of visits are rounded outwards to multiples
 # of 2⁻⁶⁴, and the terms of a bound are rounded up to multiples of 2⁻²⁰⁰.
 BOX_BITS, END_BITS, TERM_BITS = 20, 64, 200
-# Kinds of steps: 2f + 1 lowers the upper end of visit f = k·S + s, and 2f raises its lower end.
-BOUND, EMPTY = -1, -2
+# Kinds of steps. Besides these, 2f + 1 proves an upper end of visit f = k·S + s, and 2f a lower end. They
+# take effect with the next step of the kind `NARROWED`.
+BOUND, EMPTY, NARROWED = -1, -2, -3
 
 
 class ProofNode(NamedTuple):
@@ -241,24 +242,34 @@ def replay(
     regions: list[KnownRegion] = []
     for n, node in enumerate(nodes):
         region = program.part(regions[node.parent], node) if n else program.root()
-        for i, step in enumerate(steps[n]):
+        ends: list[tuple[int, Fraction]] = []
+        for i, (kind, *_) in enumerate(steps[n]):
             if region.empty:
                 break
-            region = _after(region, step.kind, settle(n, i, program.bound(region, step)))
+            if kind == NARROWED:
+                region, ends = _narrowed(region, ends), []
+                continue
+            value = settle(n, i, program.bound(region, steps[n][i]))
+            if kind == EMPTY:
+                region = replace(region, empty=value < 0)
+            elif kind == BOUND:
+                least = value if region.bound is None else min(region.bound, value)
+                region = replace(region, bound=least)
+            else:
+                ends.append((kind, value))
         regions.append(region)
     return regions
 
 
-def _after(region: KnownRegion, kind: int, value: Fraction) -> KnownRegion:
-    """Return a region after a step whose objective is at most a value."""
-    if kind == EMPTY:
-        return replace(region, empty=value < 0)
-    if kind == BOUND:
-        return replace(region, bound=value if region.bound is None else min(region.bound, value))
-    f, least, most = kind // 2, list(region.least), list(region.most)
-    if kind % 2:
-        most[f] = min(most[f], ceil(value * (1 << END_BITS)))
-    else:
-        least[f] = max(least[f], floor(-value * (1 << END_BITS)))
+def _narrowed(region: KnownRegion, ends: Sequence[tuple[int, Fraction]]) -> KnownRegion:
+    """Return a region with narrower intervals of visits."""
+    least, most = list(region.least), list(region.most)
+    for kind, value in ends:
+        f = kind // 2
+        if kind % 2:
+            most[f] = min(most[f], ceil(value * (1 << END_BITS)))
+        else:
+            least[f] = max(least[f], floor(-value * (1 << END_BITS)))
     # An end beyond the other one shows that nothing is left.
-    return replace(region, least=least, most=most, empty=least[f] > most[f])
+    crossed = any(a > b for a, b in zip(least, most, strict=True))
+    return replace(region, least=least, most=most, empty=crossed)

@@ -9,6 +9,7 @@ from holdfast.tabular.certificates.checker.model import ExactModel
 from holdfast.tabular.certificates.checker.occupancies import (
     BOX_BITS,
     EMPTY,
+    NARROWED,
     ExactProgram,
     ProofNode,
     ProofStep,
@@ -108,7 +109,7 @@ def _steps(program: ExactProgram, record: dict[str, Any], where: str) -> list[li
     steps: list[list[ProofStep]] = [[] for _ in range(1 + len(records(record, "nodes")))]
     for each in records(record, "steps"):
         node = whole(each.get("node"), len(steps), f"{where}: steps")
-        kind = whole(each.get("kind"), ends, f"{where}: kind", least=EMPTY)
+        kind = whole(each.get("kind"), ends, f"{where}: kind", least=NARROWED)
         rows = [whole(row, size, f"{where}: rows") for row in read_list(each, "rows", where)]
         values = numbers(each, "multipliers", (len(rows),), where)
         multipliers = list(zip(rows, values, strict=True))
