@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,18 @@ from numpy.typing import ArrayLike
 from holdfast._support.arguments import check_number, check_whole_number
 from holdfast._support.precision import float64
 from holdfast.model import RobustCMDP, check_policy
-from holdfast.model.table import TableLayout, layout_of, unpadded_table
-from holdfast.tabular.certificates.branch_and_bound import branch_and_bound
+from holdfast.model.table import TableLayout, layout_of
 from holdfast.tabular.certificates.critical_factor import critical_factors
+from holdfast.tabular.certificates.member_kernels import first_kernels, further_kernels
+from holdfast.tabular.certificates.occupancy_proof import OccupancyProof
+from holdfast.tabular.certificates.occupancy_tree import (
+    TreeLimits,
+    TreeProgress,
+    TreeResult,
+    occupancy_tree,
+)
 from holdfast.tabular.certificates.proof import save_proof
-from holdfast.tabular.certificates.upper_bound import lagrangian_bound
+from holdfast.tabular.certificates.upper_bound import LagrangianBound, lagrangian_bound
 from holdfast.tabular.evaluate import Evaluation, evaluate, feasibility
 from holdfast.tabular.evaluation.optimum import robust_optimum
 
@@ -46,7 +54,10 @@ class Certificate:
             one does not hold nominally, inf if all hold for every radius.
         critical_factors: the same for each constraint alone, (m,).
         multipliers: λ of the bound, for the constraints as utilities, (m,).
-        regions: number of regions of policies for which a bound was computed; 1 if not divided.
+        regions: number of boxes of policies for which a bound was computed; 1 if not divided.
+        proof: the multipliers that prove an upper bound below the Lagrangian one; otherwise None.
+        relaxed_policies: policies that branch and bound could not exclude at first, (S, A) each: starting
+            points for a further search.
         attainable: if the policy is not feasible, the largest worst-case value that each constraint can
             have on its own, in the user's sense, (m,); otherwise None.
         evaluation: the policy's values.
@@ -74,6 +85,8 @@ class Certificate:
     critical_factors: Float[np.ndarray, " m"]
     multipliers: Float[np.ndarray, " m"]
     regions: int
+    proof: OccupancyProof | None
+    relaxed_policies: tuple[Float[np.ndarray, "S A"], ...]
     attainable: Float[np.ndarray, " m"] | None
     evaluation: Evaluation
     model: RobustCMDP
@@ -184,8 +197,10 @@ def certify(
     policy: ArrayLike,
     *,
     bound: bool = True,
-    nodes: int = 0,
-    target: float = 1e-4,
+    nodes: int | None = 0,
+    target: float = 0.01,
+    seconds: float = 60.0,
+    progress: Callable[[TreeProgress], None] | None = None,
 ) -> Certificate:
     """Return what can be proved about a policy: that it meets its constraints, and how good it is.
 
@@ -194,10 +209,14 @@ def certify(
         policy: probabilities (S, A) with rows that sum to one, or action indices (S,).
         bound: whether to compute an upper bound on the worst-case reward of all feasible policies,
             history-dependent ones included. It takes some twenty robust optimisations.
-        nodes: largest number of regions for which branch and bound computes a bound, for feasible
-            policies in models of up to 512 states; 0 for the Lagrangian bound alone. The bound from
-            regions holds for stationary policies, given as (S, A) tables.
+        nodes: largest number of boxes of policies for which branch and bound computes a bound, for
+            feasible policies in models of up to 512 states; None for no limit but `seconds`; 0 for the
+            Lagrangian bound alone. The bound from boxes holds for stationary policies, given as (S, A)
+            tables.
         target: gap at which branch and bound stops.
+        seconds: time after which branch and bound stops. An interrupt (Ctrl-C) stops it as well, and
+            the certificate contains the bound reached so far.
+        progress: function called with the nodes, bound and seconds of branch and bound so far.
 
     Example:
         >>> import holdfast as hf
@@ -209,17 +228,32 @@ def certify(
         0.751 of at most 3.431
         >>> certificate.critical_factor                 # no radius breaks its constraint
         inf
+        >>> river = hf.environments.river_swim()
+        >>> policy = hf.solve(river, iterations=100).policy
+        >>> hf.certify(river, policy).gap > 0.7                 # the Lagrangian bound alone
+        True
+        >>> hf.certify(river, policy, nodes=None).gap <= 0.011
+        True
     """
     check_nodes(model, nodes)
     check_number("target", target)
+    check_number("seconds", seconds)
     policy = check_policy("policy", policy, model.states, model.actions)
     evaluation = evaluate(model, policy)
     layout = layout_of(model)
     accuracy = _ROUGH_ACCURACY if layout.table.is_large else _ACCURACY
     factors = critical_factors(layout.table, layout.pad_policy(policy), accuracy)
     upper, multipliers, regions = math.inf, np.full(len(factors), np.nan), 0
+    proof, relaxed = None, ()
     if bound:
-        upper, multipliers, regions = _upper_bound(layout, evaluation, nodes, target)
+        lagrangian = lagrangian_bound(layout.table, model.actions)
+        upper, multipliers, regions = lagrangian.value, lagrangian.multipliers, 1
+        limits = TreeLimits(nodes, seconds)
+        tree = divide(layout, evaluation, lagrangian, target, limits, progress)
+        if tree is not None:
+            regions, relaxed = tree.nodes, tree.policies
+            if tree.value < upper:
+                upper, proof = tree.value, tree.proof
     attained, hopeless = None, False
     if not evaluation.feasible:
         attained, hopeless = attainable_values(layout)
@@ -233,6 +267,8 @@ def certify(
         critical_factors=factors,
         multipliers=multipliers,
         regions=regions,
+        proof=proof,
+        relaxed_policies=relaxed,
         attainable=attained,
         evaluation=evaluation,
         model=model,
@@ -240,10 +276,11 @@ def certify(
     )
 
 
-def check_nodes(model: RobustCMDP, nodes: int) -> None:
+def check_nodes(model: RobustCMDP, nodes: int | None) -> None:
     """Raise a ValueError if branch and bound does not support the model."""
-    check_whole_number("nodes", nodes, least=0)
-    if nodes > 0 and model.states > _MOST_STATES_TO_DIVIDE:
+    if nodes is not None:
+        check_whole_number("nodes", nodes, least=0)
+    if nodes != 0 and model.states > _MOST_STATES_TO_DIVIDE:
         raise ValueError(
             f"nodes: branch and bound is for models of up to {_MOST_STATES_TO_DIVIDE} states, "
             f"got {model.states} states; nodes=0 gives the Lagrangian bound"
@@ -262,16 +299,47 @@ def attainable_values(layout: TableLayout) -> tuple[Float[np.ndarray, " m"], boo
     return shown, any(o.upper < constraint.utility_threshold for constraint, o in pairs)
 
 
-def _upper_bound(
-    layout: TableLayout, evaluation: Evaluation, nodes: int, target: float
-) -> tuple[float, np.ndarray, int]:
-    """Return the bound, its multipliers, and the number of regions."""
-    found = lagrangian_bound(layout.table, layout.model.actions)
-    worst = evaluation.reward.worst
-    close = found.value - worst <= target * max(abs(worst), _LEAST_REWARD)
-    if nodes == 0 or close or not evaluation.feasible or found.value == -math.inf:
-        return found.value, found.multipliers, 1
-    result = branch_and_bound(
-        unpadded_table(layout.model), found, worst - evaluation.reward.error, nodes, target
+def divide(
+    layout: TableLayout,
+    evaluation: Evaluation,
+    lagrangian: LagrangianBound,
+    target: float,
+    limits: TreeLimits,
+    progress: Callable[[TreeProgress], None] | None = None,
+) -> TreeResult | None:
+    """Return the result of branch and bound around a policy, or None if it has nothing to do.
+
+    Arguments:
+        layout: the model and its table.
+        evaluation: values of the policy.
+        lagrangian: the Lagrangian bound.
+        target: gap at which to stop.
+        limits: limits of the search.
+        progress: function called after each division.
+    """
+    cutoff = _cutoff(evaluation.reward.worst, target)
+    # A NaN is not close: the comparison has to succeed.
+    close = lagrangian.value <= cutoff
+    if limits.nodes == 0 or close or not evaluation.feasible:
+        return None
+    return occupancy_tree(
+        layout.model,
+        first_kernels(layout, evaluation, lagrangian),
+        cutoff,
+        limits,
+        lambda policy: further_kernels(layout.model, policy, cutoff),
+        progress,
     )
-    return max(result.value, worst), found.multipliers, result.judged
+
+
+def _cutoff(reward: float, target: float) -> float:
+    """Return the largest upper bound whose gap from a reward is at most the target.
+
+    Example:
+        >>> _cutoff(99.0, 0.01), _cutoff(-101.0, 0.01)
+        (100.0, -100.0)
+    """
+    if reward > 0 and target >= 1:
+        return math.inf
+    cutoff = reward / (1 - target) if reward > 0 else reward / (1 + target)
+    return max(cutoff, reward + target * _LEAST_REWARD)

@@ -91,10 +91,15 @@ def lagrangian_bound(table: Table, actions: int) -> LagrangianBound:
 
 def program_at(table: Table, actions: int, bound: LagrangianBound) -> ConstrainedOptimum:
     """Return the constrained optimum under nature's kernel at λ, one for all signals."""
+    return constrained_optimum(table, actions, worst_kernel_at(table, bound))
+
+
+def worst_kernel_at(table: Table, bound: LagrangianBound) -> Float[Array, "S A K"]:
+    """Return nature's kernel at λ, one for all signals."""
     joint = table.with_signals(_combined(table, bound.multipliers)[None])
     optimum = bound.optimum
     worst = worst_case(joint, optimum.policy, Dual(), optimum.values)
-    return constrained_optimum(table, actions, worst_kernel(joint, worst, 0))
+    return worst_kernel(joint, worst, 0)
 
 
 def _combined(table: Table, multipliers: np.ndarray) -> Float[Array, "S A J"]:
