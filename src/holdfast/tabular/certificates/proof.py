@@ -28,7 +28,13 @@ from holdfast.model.table import TableLayout, layout_of
 from holdfast.tabular.certificates.checker import check_proof as checker
 from holdfast.tabular.certificates.checker.model import ExactModel, mean
 from holdfast.tabular.certificates.checker.record import ExactKernel, read_kernel, read_policy
-from holdfast.tabular.certificates.checker.sets import member
+from holdfast.tabular.certificates.proof_kernels import (
+    Moves,
+    kernel_moves,
+    matching_moves,
+    transport_moves,
+)
+from holdfast.tabular.certificates.proof_tree import tree_record, up
 from holdfast.tabular.evaluation.optimum import robust_optimum
 from holdfast.tabular.evaluation.values import PolicyValues
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case, worst_kernel
@@ -48,14 +54,8 @@ _SETS = (KL, ChiSquare, Contamination, Interval, TotalVariation, Wasserstein)
 # Proved ends may miss the certificate's numbers by this, relative to max(1, |number|): vectors are
 # stored as doubles, and the errors of a certificate are often smaller than what that costs.
 _SLACK = 1e-9
-# Shares by which moves are reduced until the kernel is a member: some rounding errors, then more.
-_REDUCTIONS = [0.0, *(2.0**-k for k in range(52, 0, -3))]
-# Moves of less mass than this, a fraction of one rounding error, are left out.
-_LEAST_MOVE = 1e-18
 # Limit on the rounds of policy iteration under one kernel. It ends by itself within about ten.
 _MAX_ROUNDS = 100
-
-Moves = list[list[int | float]]
 
 
 def save_proof(certificate: Certificate, path: str | os.PathLike[str]) -> None:
@@ -152,10 +152,10 @@ def _signal(
         1,
     )
     low = mean(exact.initial, lower)
-    margin = {"margin": _down(low - exact.thresholds[i - 1])} if i else {}
+    margin = {"margin": -up(exact.thresholds[i - 1] - low)} if i else {}
     return {
-        "lower": _down(low),
-        "upper": -_down(-mean(exact.initial, upper)),
+        "lower": -up(-low),
+        "upper": up(mean(exact.initial, upper)),
         **margin,
         "lower_values": [float(v) for v in lower],
         "multipliers": multipliers
@@ -181,12 +181,13 @@ def _bounds(
                 return [record]
         raise ValueError("upper_bound: it could not be proved that no policy is feasible")
     record, proved = _best(layout, exact, weights, "lagrangian")
-    if proved > bound + _SLACK * max(1.0, abs(bound)):
-        raise ValueError(
-            f"upper_bound: proved is {float(proved)!r}, but the certificate says {bound!r}; a bound "
-            "from regions of policies has no proof file, and one from nodes=0 has"
-        )
-    return [record | {"value": -_down(-proved)}]
+    records = [record | {"value": up(proved)}]
+    if certificate.proof is not None:
+        records.append(tree_record(exact, certificate.proof))
+    if records[-1]["value"] > bound + _SLACK * max(1.0, abs(bound)):
+        value = records[-1]["value"]
+        raise ValueError(f"upper_bound: proved is {value!r}, but the certificate says {bound!r}")
+    return records
 
 
 def _best(
@@ -336,88 +337,10 @@ def _moves(
     signal: Sequence[Sequence[Sequence[Fraction]]],
     values: Float[np.ndarray, " S"],
 ) -> Moves:
-    """Return the moves of probability that make a worst-case kernel of p, in every row a member."""
-    plans = _plans(layout, exact, kernel, signal, values)
-    moves: Moves = []
-    for s, rows in enumerate(exact.rows):
-        for a, row in enumerate(rows):
-            moves += [[s, a, *move] for move in _inside(exact, row, plans(s, a))]
-    return moves
-
-
-def _plans(
-    layout: TableLayout,
-    exact: ExactModel,
-    kernel: Any,
-    signal: Sequence[Sequence[Sequence[Fraction]]],
-    values: Float[np.ndarray, " S"],
-) -> Callable[[int, int], list[tuple[int, int, float]]]:
-    """Return the function from a row to moves between its entries."""
+    """Return the moves of a worst-case kernel of the table, the worst response to values."""
     uncertainty = layout.model.uncertainty
     if isinstance(uncertainty, Wasserstein):
-        return _transport(exact, uncertainty, signal, values)
+        return kernel_moves(exact, transport_moves(exact, uncertainty, signal, values))
     own = layout.kernel(kernel)
     q = own.probabilities if isinstance(own, Kernel) else own
-
-    def matched(s: int, a: int) -> list[tuple[int, int, float]]:
-        """Match the entries that lose mass with those that receive it."""
-        row = exact.rows[s][a]
-        change = {k: float(Fraction(q[s, a, k]) - row.p[n]) for k, n in row.place.items()}
-        gives = [[k, -d] for k, d in change.items() if d < 0]
-        takes = [[k, d] for k, d in change.items() if d > 0]
-        found = []
-        while gives and takes:
-            mass = min(gives[-1][1], takes[-1][1])
-            found.append((int(gives[-1][0]), int(takes[-1][0]), mass))
-            for side in (gives, takes):
-                side[-1][1] -= mass
-                if side[-1][1] <= 0:
-                    side.pop()
-        return found
-
-    return matched
-
-
-def _transport(
-    exact: ExactModel,
-    uncertainty: Wasserstein,
-    signal: Sequence[Sequence[Sequence[Fraction]]],
-    values: Float[np.ndarray, " S"],
-) -> Callable[[int, int], list[tuple[int, int, float]]]:
-    """Return the function from a row to the moves of its optimal plan."""
-    states, actions = len(exact.rows), len(exact.rows[0])
-    nominal = np.array([[[float(p) for p in row.p] for row in rows] for rows in exact.rows])
-    paid = np.array([[[float(c) for c in row] for row in rows] for rows in signal])
-    targets = jnp.asarray(paid + float(exact.discount) * values)
-    _, plan = uncertainty.respond_with_plan(jnp.asarray(nominal), targets)
-    source, mass, far, near, share = map(np.asarray, plan)
-
-    def carried(s: int, a: int) -> list[tuple[int, int, float]]:
-        r = s * actions + a
-        ways = ((far[r], share[r]), (near[r], 1 - share[r]))
-        return [
-            (int(source[r, n]), int(way[n]), float(part * mass[r, n]))
-            for n in range(states)
-            for way, part in ways
-            if part * mass[r, n] > 0 and way[n] != source[r, n]
-        ]
-
-    return carried
-
-
-def _inside(
-    exact: ExactModel, row: Any, moves: list[tuple[int, int, float]]
-) -> list[tuple[int, int, float]]:
-    """Return moves, reduced until the row that they make is in the set."""
-    moves = [move for move in moves if move[2] > _LEAST_MOVE]
-    for reduction in _REDUCTIONS if moves else ():
-        reduced = [(source, sink, mass * (1 - reduction)) for source, sink, mass in moves]
-        if member(exact, row, [(i, j, Fraction(mass)) for i, j, mass in reduced]) is not None:
-            return reduced
-    return []
-
-
-def _down(number: Fraction) -> float:
-    """Return the largest double that is not above a number."""
-    near = float(number)
-    return near if Fraction(near) <= number else math.nextafter(near, -math.inf)
+    return kernel_moves(exact, matching_moves(exact, q))

@@ -24,8 +24,8 @@ from holdfast.tabular.certificates.checker.model import ExactModel, Vector, mean
 # Policies in boxes are multiples of 2⁻²⁰, ends of intervals of visits are rounded outwards to multiples
 # of 2⁻⁶⁴, and the terms of a bound are rounded up to multiples of 2⁻²⁰⁰.
 BOX_BITS, END_BITS, TERM_BITS = 20, 64, 200
-# Kinds of steps. The others are 2f + 1, an upper end of visit f = k·S + s, and 2f, a lower end; ends take
-# effect with the next step of the kind `NARROWED`.
+# Kinds of steps. The others are 2f + 1, an upper end of visit f = k·S + s, and 2f, a lower end. Ends
+# take effect with the next step of the kind `NARROWED`.
 BOUND, EMPTY, NARROWED = -1, -2, -3
 
 
