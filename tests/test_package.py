@@ -133,7 +133,7 @@ def test_an_unknown_name_is_an_attribute_error():
 def test_the_contract_names_are_public():
     contract = {
         "RobustCMDP", "Kernel", "KL", "at_least", "at_most", "evaluate", "solve", "certify",
-        "environments", "from_gymnasium", "train", "load", "stress", "Agent", "Stress",
+        "environments", "from_gymnasium", "train", "load", "stress", "Agent", "Stress", "check_proof",
     }  # fmt: skip
     assert contract <= set(hf.__all__)
 

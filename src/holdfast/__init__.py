@@ -25,6 +25,7 @@ _PUBLIC = {
     "holdfast.simulators.environment": "TrainingError",
     "holdfast.simulators.policy.agent": "Agent",
     "holdfast.simulators.training.settings": "AdversarySettings Settings",
+    "holdfast.tabular.certificates.checker.check_proof": "check_proof",
     "holdfast.tabular.certify": "Certificate",
     "holdfast.tabular.evaluate": "Evaluation",
     "holdfast.tabular.evaluation.projected_gradient": "ProjectedGradient",
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from holdfast.simulators.policy.agent import Agent as Agent
     from holdfast.simulators.training.settings import AdversarySettings as AdversarySettings
     from holdfast.simulators.training.settings import Settings as Settings
+    from holdfast.tabular.certificates.checker.check_proof import check_proof as check_proof
     from holdfast.tabular.certify import Certificate as Certificate
     from holdfast.tabular.evaluate import Evaluation as Evaluation
     from holdfast.tabular.evaluation.projected_gradient import (

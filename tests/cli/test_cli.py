@@ -44,6 +44,7 @@ HELP = {
     "reproduce --help": "holdfast reproduce gambler n-chain --seeds 2",
     "solve --help": "Exit codes: 0 the policy is feasible, 3 it is not",
     "certify --help": "--no-bound        Skip the upper bound",
+    "check --help": "Exit codes: 0 the proof is accepted, 1 it is refused, 2 bad input.",
     "train --help": "--steps N         Number of simulator steps",
     "stress --help": "holdfast stress runs/train/point-gather-rcpo-radius-0.2",
     "bench --help": "holdfast bench my-experiment.toml --out runs/mine",

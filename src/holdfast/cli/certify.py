@@ -46,6 +46,8 @@ class CertifyCommand:
     """Print the certificate as JSON."""
     out: Annotated[str, option("FILE", "none")] = ""
     """File that also receives the JSON."""
+    proof: Annotated[str, option("FILE", "none")] = ""
+    """File that receives an exact proof of the certificate, for holdfast check."""
 
     def run(self) -> int:
         """Certify the policy and print the certificate."""
@@ -62,8 +64,8 @@ class CertifyCommand:
                     f"{self.policy}: a policy of shape {policy.shape}, but {self.model} has "
                     f"{model.states} states and {model.actions} actions"
                 )
-            if self.out:
-                check_writable(Path(self.out).parent)
+            for file in filter(None, (self.out, self.proof)):
+                check_writable(Path(file).parent)
         with refused():
             plain = self.nodes is None and self.target is None
             with iterations_on(sys.stderr, "upper bound", round(self.seconds)) as callback:
@@ -76,6 +78,8 @@ class CertifyCommand:
                     seconds=self.seconds,
                     progress=callback and (lambda state: callback(int(state.seconds))),
                 )
+            if self.proof:
+                certificate.save(self.proof)
         if self.out:
             write_json(Path(self.out), certificate.to_dict())
         print(to_json(certificate.to_dict()) if self.json else certificate)

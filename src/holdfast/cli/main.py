@@ -17,6 +17,7 @@ from holdfast.cli import _shared
 from holdfast.cli._shared import BadInputError, Command, FailedError
 from holdfast.cli.bench import BenchCommand
 from holdfast.cli.certify import CertifyCommand
+from holdfast.cli.check import CheckCommand
 from holdfast.cli.report import ReportCommand
 from holdfast.cli.reproduce import ReproduceCommand
 from holdfast.cli.solve import SolveCommand
@@ -27,6 +28,7 @@ COMMANDS: dict[str, type[Command]] = {
     "reproduce": ReproduceCommand,
     "solve": SolveCommand,
     "certify": CertifyCommand,
+    "check": CheckCommand,
     "train": TrainCommand,
     "stress": StressCommand,
     "bench": BenchCommand,
@@ -40,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Start with one of:
       holdfast reproduce gambler --seeds 1
       holdfast solve gambler --out runs/gambler
-      holdfast certify gambler runs/gambler
+      holdfast certify gambler runs/gambler --proof proof.json
+      holdfast check proof.json gambler
       holdfast train point-gather --algorithm rcpo --radius 0.2 --cost-limit 0.1 --seeds 5
       holdfast stress runs/train/point-gather-rcpo-radius-0.2
       holdfast bench paper --seeds 1

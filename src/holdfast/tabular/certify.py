@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ from holdfast.tabular.certificates.occupancy_tree import (
     TreeResult,
     occupancy_tree,
 )
+from holdfast.tabular.certificates.proof import save_proof
 from holdfast.tabular.certificates.upper_bound import LagrangianBound, lagrangian_bound
 from holdfast.tabular.evaluate import Evaluation, evaluate, feasibility
 from holdfast.tabular.evaluation.optimum import robust_optimum
@@ -64,6 +66,7 @@ class Certificate:
             have on its own, in the user's sense, (m,); otherwise None.
         evaluation: the policy's values.
         model: the model.
+        policy: the policy, (S, A).
 
     Example:
         >>> import holdfast as hf
@@ -91,6 +94,7 @@ class Certificate:
     attainable: Float[np.ndarray, " m"] | None
     evaluation: Evaluation
     model: RobustCMDP
+    policy: Float[np.ndarray, "S A"]
 
     @property
     def gap(self) -> float:
@@ -98,6 +102,16 @@ class Certificate:
         if not self.feasible or not math.isfinite(self.upper_bound):
             return math.nan
         return (self.upper_bound - self.reward) / max(abs(self.upper_bound), _LEAST_REWARD)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file with a proof of the certificate, which `check_proof` verifies without JAX.
+
+        The proof is exact, and is checked before it is written.
+
+        Raises:
+            ValueError: the set is user-defined, or a statement could not be proved exactly.
+        """
+        save_proof(self, path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate as plain numbers, for JSON."""
@@ -263,6 +277,7 @@ def certify(
         attainable=attained,
         evaluation=evaluation,
         model=model,
+        policy=policy,
     )
 
 

@@ -81,7 +81,7 @@ class Wasserstein(RespondingSet):
     @compiled_float64
     def respond(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Response:
         """Return the worst response to y and the dual value that certifies it."""
-        return self._respond(p, y, guess)[0]
+        return self.respond_with_plan(p, y, guess)[0]
 
     @compiled_float64
     def bracket(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Bracket:
@@ -89,7 +89,7 @@ class Wasserstein(RespondingSet):
 
         The plan proves membership, so no linear program is solved.
         """
-        response, plan = self._respond(p, y, guess)
+        response, plan = self.respond_with_plan(p, y, guess)
         kernel = response.kernel
         width = kernel.shape[-1]
         nominal = jnp.broadcast_to(jnp.asarray(p), kernel.shape)
@@ -103,7 +103,11 @@ class Wasserstein(RespondingSet):
         upper = self.mixed_value(nominal, kernel, y, share) + EPS * (width + 4) * scale.span
         return Bracket(response, lower, upper)
 
-    def _respond(self, p: Array, y: Array, guess: Array | None) -> tuple[Response, _TransportPlan]:
+    @compiled_float64
+    def respond_with_plan(
+        self, p: Rows, y: Rows, guess: PerRow | None = None
+    ) -> tuple[Response, _TransportPlan]:
+        """Return the worst response, and the plans that move the nominal rows there, one per row."""
         p, y = jnp.broadcast_arrays(jnp.asarray(p), jnp.asarray(y))
         rows, width = p.shape[:-1], p.shape[-1]
         metric = jnp.asarray(self.metric, p.dtype)
