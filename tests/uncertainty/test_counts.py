@@ -12,7 +12,7 @@ from scipy import stats
 
 from holdfast.model import Kernel, RobustCMDP
 from holdfast.uncertainty import KL, Interval, TotalVariation
-from holdfast.uncertainty.kl_radius import _deviation
+from holdfast.uncertainty.tail_bounds import divergence_limit as _deviation
 
 
 def kl_from_counts(counts, confidence, successors=None, support=None):
