@@ -64,9 +64,7 @@ def smallest_ball(
     rows, back = np.unique(np.c_[size, descending], axis=0, return_inverse=True)
     step = max(1, _BATCH // rows.shape[1])
     batches = np.split(rows, range(step, len(rows), step))
-    parts = [
-        _minimise(_KLRegion.of(batch[:, 1:], batch[:, 0], risk, sampling)) for batch in batches
-    ]
+    parts = [_enclose(_KLRegion.of(batch[:, 1:], batch[:, 0], risk, sampling)) for batch in batches]
     share, radius = (np.concatenate(column) for column in zip(*parts, strict=True))
     return share[back.ravel()], radius[back.ravel()]
 
@@ -134,6 +132,13 @@ class _KLRegion(NamedTuple):
         unseen = size - seen.sum(-1)
         return cls(p, np.maximum(top, p), seen.astype(float), size, unseen, bound, most)
 
+    def unseen_masses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return how many unseen outcomes can have the most at once, and what one more can have."""
+        together = -np.expm1(-self.bound)
+        full = np.floor(together / self.most)
+        left = np.where(self.unseen > full, np.maximum(together - full * self.most, 0.0), 0.0)
+        return np.minimum(full, self.unseen), left
+
     def bound_and_gradient(
         self, share: np.ndarray, price: np.ndarray, level: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -158,10 +163,7 @@ class _KLRegion(NamedTuple):
         q = np.where(at_top > at_point, top, point)
         # The gain is convex in the masses of the unseen entries: as many as possible have the most
         # that one can have, one has what is then left of the mass, and the others have none.
-        together = -np.expm1(-self.bound)
-        full = np.floor(together / self.most)
-        left = np.where(self.unseen > full, np.maximum(together - full * self.most, 0.0), 0.0)
-        full = np.minimum(full, self.unseen)
+        full, left = self.unseen_masses()
 
         def unseen_gain(mass: np.ndarray) -> np.ndarray:
             return kl_terms(mass, uniform) - uniform - (price + level) * mass
@@ -177,6 +179,49 @@ class _KLRegion(NamedTuple):
         by_price = self.bound - (self.seen * kl_terms(p, q)).sum(-1) - mass
         by_level = -(self.seen * (q - p)).sum(-1) - mass
         return value, np.stack([by_share, by_price, by_level], -1)
+
+
+def _enclose(region: _KLRegion) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    """Return the share and the radius of the smallest ball that is found for each row."""
+    one_seen = region.unseen == region.size - 1
+    share, radius = np.ones_like(region.size), np.log(region.size)
+    for rows, method in ((one_seen, _one_seen), (~one_seen, _minimise)):
+        if rows.any():
+            share[rows], radius[rows] = method(_KLRegion(*(x[rows] for x in region)))
+    return share, radius
+
+
+def _one_seen(region: _KLRegion) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    """Return the share and the radius if only one outcome was seen.
+
+    The region is then Σx ≤ 1 − e^{−ε}, x_j ≤ u, in the masses x of the unseen outcomes. KL(p‖c) is
+    convex there, so the farthest point is one of three: no mass, as many masses u as possible, or these
+    and one that has the rest. The distance of each is convex in w.
+    """
+    size, unseen, most = region.size, region.unseen, region.most
+    full, left = region.unseen_masses()
+
+    def distance(log_share: np.ndarray) -> np.ndarray:
+        uniform = np.exp(log_share) / size
+        seen = 1 - unseen * uniform
+        nothing = -np.log1p(-unseen * uniform)
+        some = kl_terms(1 - full * most, seen) + full * kl_terms(most, uniform)
+        rest = kl_terms(1 - full * most - left, seen) + full * kl_terms(most, uniform)
+        some += (unseen - full) * uniform
+        rest += kl_terms(left, uniform) + (unseen - full - 1) * uniform
+        # Without a further unseen outcome there is nothing left, and the last two are the same.
+        return np.maximum(nothing, np.where(unseen > full, np.maximum(some, rest), some))
+
+    # Golden section in log w. The best w is near the mass of the unseen outcomes: 1e-4 of it is less.
+    low, high = np.log(1e-4 * most), np.zeros_like(size)
+    ratio = (5**0.5 - 1) / 2
+    # 60 steps shorten the interval by 3e-13.
+    for _ in range(60):
+        left_point, right_point = high - ratio * (high - low), low + ratio * (high - low)
+        to_left = distance(left_point) < distance(right_point)
+        low, high = np.where(to_left, low, left_point), np.where(to_left, right_point, high)
+    middle = (low + high) / 2
+    return np.exp(middle), distance(middle)
 
 
 def _minimise(region: _KLRegion) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:

@@ -57,6 +57,8 @@ Sampling: TypeAlias = Literal["fixed", "adaptive"]
 # Limits on one probability are loosened by this share of their divergence. It covers the rounding error
 # of the log-gamma functions, below 1e-12 of it.
 _ROUNDING = 1e-9
+# Roots are moved outwards by four units in the last place, more than the rounding error of a step.
+_LAST_DIGITS = 4 * float(np.finfo(float).eps)
 # Distances of λ from one, relative to the best distance for n → ∞. The best λ for n draws is between
 # that one and one. The limit is flat around it: a finer grid gains less than 0.1 %.
 _DISTANCES = (1.0, 0.93, 0.86, 0.78, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
@@ -267,7 +269,7 @@ def largest_probability(p: np.ndarray, bound: np.ndarray) -> np.ndarray:
         if (nearer == u).all():
             break
         u = nearer
-    return np.minimum(u, 1.0)
+    return np.minimum(u * (1 + _LAST_DIGITS), 1.0)
 
 
 def smallest_probability(p: np.ndarray, bound: np.ndarray) -> np.ndarray:
@@ -290,4 +292,4 @@ def smallest_probability(p: np.ndarray, bound: np.ndarray) -> np.ndarray:
         if (nearer == y).all():
             break
         y = nearer
-    return np.where(some & (y > -690), positive * np.exp(y), 0.0)
+    return np.where(some & (y > -690), positive * np.exp(y) * (1 - _LAST_DIGITS), 0.0)
