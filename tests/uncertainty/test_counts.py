@@ -42,6 +42,7 @@ MAKERS = [kl_from_counts, total_variation_from_counts, interval_from_counts]
 every_maker = pytest.mark.parametrize("make", MAKERS)
 both_kinds = pytest.mark.parametrize("sampling", ["fixed", "adaptive"])
 seeds = st.integers(0, 2**32 - 1)
+kinds = st.sampled_from(["fixed", "adaptive"])
 # Nothing is gained by shrinking a seed.
 light = settings(max_examples=8, deadline=None, derandomize=True, phases=[Phase.generate])
 
@@ -108,11 +109,13 @@ TRUE_KERNELS = {
 }
 
 
-@pytest.mark.parametrize("true", TRUE_KERNELS.values(), ids=TRUE_KERNELS.keys())
-@pytest.mark.parametrize(("n", "sampling"), [(4, "fixed"), (60, "fixed"), (60, "adaptive")])
-def test_all_pairs_are_covered_at_once(true, n, sampling):
+CASES = [(name, n, "fixed") for name in TRUE_KERNELS for n in (4, 60)]
+
+
+@pytest.mark.parametrize(("name", "n", "sampling"), [*CASES, ("tiny", 60, "adaptive")])
+def test_all_pairs_are_covered_at_once(name, n, sampling):
     """By the sets' own `contains`, with different visits for every pair, one of them none."""
-    rng, trials, confidence = np.random.default_rng(7), 20, 0.8
+    true, rng, trials, confidence = TRUE_KERNELS[name], np.random.default_rng(7), 20, 0.8
     hits = np.zeros(3)
     for _ in range(trials):
         visits = rng.integers(n // 2, 2 * n, (5, 2))
@@ -224,8 +227,7 @@ def some_counts(draw):
     return counts, support
 
 
-@both_kinds
-@given(data=some_counts(), confidence=st.sampled_from([1e-9, 0.5, 0.95, 1 - 1e-12]))
+@given(data=some_counts(), confidence=st.sampled_from([1e-9, 0.5, 0.95, 1 - 1e-12]), sampling=kinds)
 @light
 def test_nominal_rows_are_distributions_over_what_is_declared(data, confidence, sampling):
     counts, support = data
@@ -237,8 +239,7 @@ def test_nominal_rows_are_distributions_over_what_is_declared(data, confidence, 
             assert (rows[support] > 0).all()
 
 
-@both_kinds
-@given(data=some_counts(), confidence=st.sampled_from([1e-9, 0.5, 0.95, 1 - 1e-12]))
+@given(data=some_counts(), confidence=st.sampled_from([1e-9, 0.5, 0.95, 1 - 1e-12]), sampling=kinds)
 @light
 def test_sets_are_as_large_as_they_may_be_and_no_larger(data, confidence, sampling):
     counts, support = data
@@ -275,8 +276,7 @@ def test_the_order_of_successors_is_nothing_to_the_set(data, seed):
             np.testing.assert_allclose(other, expected, rtol=1e-6)
 
 
-@both_kinds
-@given(data=some_counts(), factor=st.sampled_from([2, 3, 10]))
+@given(data=some_counts(), factor=st.sampled_from([2, 3, 10]), sampling=kinds)
 @light
 def test_more_of_the_same_data_gives_smaller_sets(data, factor, sampling):
     counts, support = data

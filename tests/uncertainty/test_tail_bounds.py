@@ -227,28 +227,32 @@ def test_roots_of_the_divergence_are_on_the_safe_side():
 # --- every way to stop
 
 
-def worst_stopping(fails, true, most):
+def worst_stopping(kind, most, true, risk, sampling):
     """The largest probability to stop in a failure, over all rules that stop after `most` draws.
 
-    Dynamic programming. It is best to stop at a failure, and otherwise to go on.
+    Dynamic programming over the counts, for all true rows at once. It is best to stop at a failure, and
+    otherwise to go on.
     """
-    k = len(true)
-
-    @functools.cache
-    def value(counts):
-        if sum(counts) and fails[counts]:
-            return 1.0
-        if sum(counts) == most:
-            return 0.0
-        steps = ((*counts[:j], counts[j] + 1, *counts[j + 1 :]) for j in range(k))
-        return sum(p * value(next_counts) for p, next_counts in zip(true, steps, strict=True) if p)
-
-    return value((0,) * k)
+    k = true.shape[1]
+    layers = [every_outcome(n, k) for n in range(most + 1)]
+    answer = of_each_row(kind, np.concatenate(layers[1:]), risk, sampling)
+    fails = np.stack([~holds(kind, answer, row) for row in true], -1)
+    fails = np.split(fails, np.cumsum([len(x) for x in layers[1:-1]]))
+    value = fails[-1].astype(float)
+    for n in range(most - 1, -1, -1):
+        place = {tuple(x): i for i, x in enumerate(layers[n + 1].tolist())}
+        after = [
+            [place[tuple(x)] for x in (layers[n] + step).tolist()] for step in np.eye(k, dtype=int)
+        ]
+        value = sum(true[:, j] * value[after[j]] for j in range(k))
+        if n:
+            value = np.where(fails[n - 1], 1.0, value)
+    return value[0]
 
 
 SIZES = [(30, 2, 0.1), (8, 3, 0.3), (5, 4, 0.2)]
 if FULL:
-    SIZES += [(150, 2, 0.05), (150, 2, 0.5), (24, 3, 0.1), (24, 3, 0.5), (12, 4, 0.1), (9, 6, 0.2)]
+    SIZES += [(150, 2, 0.05), (150, 2, 0.5), (24, 3, 0.1), (24, 3, 0.5), (12, 4, 0.1), (8, 6, 0.2)]
 
 
 @pytest.mark.campaign
@@ -256,22 +260,33 @@ if FULL:
 @pytest.mark.parametrize(("most", "k", "risk"), SIZES)
 def test_no_way_to_stop_makes_adaptive_sets_fail_too_often(kind, most, k, risk):
     """Exact, for a grid of true rows."""
-    outcomes = np.concatenate([every_outcome(n, k) for n in range(1, most + 1)])
-    answer = of_each_row(kind, outcomes, risk, "adaptive")
-    grid = some_rows(k, 20) if k == 2 else some_rows(k, 5 if k == 3 else 2)
-    for true in grid[:: 1 if FULL or k == 2 else 3]:
-        fails = dict(zip(map(tuple, outcomes.tolist()), ~holds(kind, answer, true), strict=True))
-        assert worst_stopping(fails, true.tolist(), most) <= risk * (1 + 1e-9), true
+    true = some_rows(k, {2: 40, 3: 9, 4: 3, 6: 1}[k])
+    assert (worst_stopping(kind, most, true, risk, "adaptive") <= risk * (1 + 1e-9)).all()
+
+
+COVERAGE = [(2, 3, 0.3), (9, 3, 0.05), (9, 3, 0.5), (5, 4, 0.2), (3, 6, 0.2)]
+if FULL:
+    COVERAGE += [(n, 3, risk) for n in (20, 40, 80) for risk in (0.01, 0.1, 0.5)]
+    COVERAGE += [(14, 4, 0.02), (14, 4, 0.3), (9, 5, 0.1), (7, 6, 0.1), (7, 6, 0.5)]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("kind", SETS)
+@pytest.mark.parametrize(("n", "k", "risk"), COVERAGE)
+def test_fixed_sets_miss_the_true_row_with_at_most_their_risk(kind, n, k, risk):
+    """Exact: the probability of all outcomes whose set misses it, for a grid of true rows."""
+    outcomes, true = every_outcome(n, k), some_rows(k, {3: 20, 4: 6, 5: 2, 6: 1}[k])
+    answer = of_each_row(kind, outcomes, risk, "fixed")
+    for row in true:
+        missed = outcomes[~holds(kind, answer, row)]
+        ways = special.gammaln(n + 1) - special.gammaln(missed + 1).sum(-1)
+        assert np.exp(ways + special.xlogy(missed, row).sum(-1)).sum() <= risk * (1 + 1e-9), row
 
 
 @pytest.mark.parametrize("kind", SETS)
 def test_stopping_makes_fixed_sets_fail_too_often(kind):
     """The test above would notice sets that are too small."""
-    most, risk, even = 60, 0.2, np.full(2, 0.5)
-    outcomes = np.concatenate([every_outcome(n, 2) for n in range(1, most + 1)])
-    answer = of_each_row(kind, outcomes, risk, "fixed")
-    fails = dict(zip(map(tuple, outcomes.tolist()), ~holds(kind, answer, even), strict=True))
-    assert worst_stopping(fails, even.tolist(), most) > 1.5 * risk
+    assert worst_stopping(kind, 60, np.array([[0.5, 0.5]]), 0.2, "fixed")[0] > 1.5 * 0.2
 
 
 @pytest.mark.campaign
