@@ -1,10 +1,8 @@
 """The smallest KL ball that contains the true distribution, given counts.
 
-For counts of n independent draws from p, with frequencies p̂ over k outcomes, Agrawal,
-"Finite-sample concentration of the multinomial in relative entropy", IEEE Transactions on Information
-Theory 2020, shows P(n·KL(p̂‖p) ≥ t) ≤ e^{−t}·(et/(k − 1))^{k−1} for t > k − 1. The method of types gives
-(n + k − 1 choose k − 1)·e^{−t}, which is smaller for small n. Both say that p lies in a region
-KL(p̂‖p) ≤ ε. `smallest_ball` encloses this region in a ball KL(p‖c) ≤ radius.
+Counts x of n draws from p, with frequencies p̂ over k outcomes, say that p lies in a region KL(p̂‖p) ≤ ε,
+and that each p_j is at most u_j (`tail_bounds`). `smallest_ball` encloses this region in a ball
+KL(p‖c) ≤ radius.
 """
 
 from __future__ import annotations
@@ -13,7 +11,16 @@ from typing import NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import gammaln, lambertw, xlogy
+
+from holdfast.uncertainty.tail_bounds import (
+    Sampling,
+    divergence_limit,
+    entropy,
+    kl_terms,
+    largest_probability,
+    mixture_limit,
+    upper_limits,
+)
 
 # Steps of the ellipsoid method. Each shrinks the volume by a factor 0.85 in three dimensions, so 120
 # steps reduce it by 1e-9.
@@ -23,19 +30,26 @@ _BATCH = 1 << 16
 # Smallest λ, and smallest w relative to its first guess. The optimum is at λ near one and w near the
 # guess; the bound is not defined at zero.
 _LEAST = 1e-3
+# Parts of the risk. Limits on single probabilities get a fifth: they make the ball smaller by up to a
+# half if few of the outcomes were seen, and the rest of the risk is then worth 0.2 less in n·ε. With
+# fixed n, `mixture_limit` gets a twentieth for the same reason; it is the smaller limit if k is large.
+_FOR_PROBABILITIES, _FOR_MIXTURE = 0.2, 0.05
 
 
 def smallest_ball(
-    counts: Float[np.ndarray, "N K"], size: Float[np.ndarray, " N"], risk: float
+    counts: Float[np.ndarray, "N K"],
+    size: Float[np.ndarray, " N"],
+    risk: float,
+    sampling: Sampling,
 ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
     """Return the share w of the uniform row in the centre c = (1 − w)·p̂ + w/k, and the radius.
 
-    The largest KL(p‖c) over all p with KL(p̂‖p) ≤ ε is the maximum of a convex function. Lagrangian
+    The largest KL(p‖c) over all p in the region is the maximum of a convex function. Lagrangian
     duality bounds it from above for every λ ≥ 0 and ν: with g(a, b) = a·log(a/b) − a + b,
 
         KL(p‖c) ≤ λε + Σ_j max { g(p_j, c_j) − λ·g(p̂_j, p_j) − ν·(p_j − p̂_j) : 0 ≤ p_j ≤ u_j },
 
-    where u_j is the largest p_j in the region. Each inner maximum is at u_j, or at the one point where
+    where g(0, p_j) = p_j for unseen entries. Each inner maximum is at u_j, or at the one point where
     the derivative changes from positive to negative. The bound is jointly convex in (w, λ, ν), and the
     ellipsoid method minimises it. It is valid wherever the search stops.
 
@@ -43,13 +57,14 @@ def smallest_ball(
         counts: rows with at least one visit each.
         size: k, the number of possible outcomes of each row, at least three.
         risk: probability that a row lies outside its ball.
+        sampling: "fixed" or "adaptive", see `tail_bounds`.
     """
     # The radius does not depend on the order of the entries, and all unseen entries are alike.
     descending = -np.sort(-counts, axis=-1)[:, : int((counts > 0).sum(-1).max())]
     rows, back = np.unique(np.c_[size, descending], axis=0, return_inverse=True)
     step = max(1, _BATCH // rows.shape[1])
     batches = np.split(rows, range(step, len(rows), step))
-    parts = [_minimise(_KLRegion.of(batch[:, 1:], batch[:, 0], risk)) for batch in batches]
+    parts = [_enclose(_KLRegion.of(batch[:, 1:], batch[:, 0], risk, sampling)) for batch in batches]
     share, radius = (np.concatenate(column) for column in zip(*parts, strict=True))
     return share[back.ravel()], radius[back.ravel()]
 
@@ -61,55 +76,19 @@ def two_successors(
 
     KL(p‖c) is convex in p, so the ends are farthest from every centre.
     """
-    slope = (_entropy(upper) - _entropy(lower)) / (upper - lower)
+    slope = (entropy(upper) - entropy(lower)) / (upper - lower)
     centre = 1 / (1 + np.exp(slope))
 
     def distance(p: np.ndarray) -> np.ndarray:
-        return _kl_terms(p, centre) + _kl_terms(1 - p, 1 - centre)
+        return kl_terms(p, centre) + kl_terms(1 - p, 1 - centre)
 
     return centre, np.maximum(distance(lower), distance(upper))
 
 
-def _entropy(p: np.ndarray) -> np.ndarray:
-    return -xlogy(p, p) - xlogy(1 - p, 1 - p)
-
-
-def _kl_terms(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a·log(a/b) − a + b, non-negative and exact for a near b; b for a = 0."""
-    excess = (a - b) / b
-    some = excess > -1
-    log = np.log1p(np.where(some, excess, 0.0))
-    return np.where(some, b * ((1 + excess) * log - excess), b)
-
-
-def _deviation(n: np.ndarray, size: np.ndarray, risk: float) -> np.ndarray:
-    """Return a t with P(n·KL(p̂‖p) ≥ t) ≤ risk, by the better of the two inequalities."""
-    free, cost = size - 1, -np.log(risk)
-    # Agrawal's bound equals the risk at t/free − log(t/free) = 1 + cost/free, t > free.
-    # At t = free the equation is singular and SciPy returns NaN; `fmax` stays above by 1e-9 there.
-    agrawal = free * np.fmax(-lambertw(-np.exp(-1 - cost / free), -1).real, 1 + 1e-9)
-    types = gammaln(n + size) - gammaln(size) - gammaln(n + 1) + cost
-    return np.minimum(agrawal, types)
-
-
-def _largest(p: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """Return the largest u with p·log(p/u) + (1 − p)·log((1 − p)/(1 − u)) ≤ bound, or slightly more."""
-    rest = 1 - p
-    furthest = -np.expm1(-(bound + _entropy(p)) / np.where(rest > 0, rest, 1.0))
-    u = np.where(rest > 0, np.minimum(furthest, p + np.sqrt(bound / 2)), 1.0)
-    # The divergence is convex in u, so Newton's method from the right stays on the right. It converges
-    # quadratically; 30 steps are more than any float64 needs.
-    for _ in range(30):
-        inside = (u < 1) & (u > p)
-        v = np.where(inside, u, 0.5 * (1 + p))
-        excess = _kl_terms(p, v) + _kl_terms(rest, np.where(v < 1, 1 - v, 1.0)) - bound
-        move = excess * v * (1 - v) / np.where(v > p, v - p, 1.0)
-        u = np.where(inside & (excess > 0), np.maximum(v - move, p), u)
-    return np.minimum(u, 1.0)
-
-
 class _KLRegion(NamedTuple):
-    """The rows p with KL(p̂‖p) ≤ ε. Columns are the seen entries; shorter rows are filled up.
+    """The rows p with KL(p̂‖p) ≤ ε and p_j ≤ u_j.
+
+    Columns are the seen entries; shorter rows are filled up.
 
     Attributes:
         p: frequencies p̂, one in filled places.
@@ -118,6 +97,7 @@ class _KLRegion(NamedTuple):
         size: number of possible outcomes.
         unseen: number of outcomes that were not seen.
         bound: ε.
+        most: largest probability of an unseen outcome.
     """
 
     p: Float[np.ndarray, "N M"]
@@ -126,16 +106,38 @@ class _KLRegion(NamedTuple):
     size: Float[np.ndarray, " N"]
     unseen: Float[np.ndarray, " N"]
     bound: Float[np.ndarray, " N"]
+    most: Float[np.ndarray, " N"]
 
     @classmethod
-    def of(cls, counts: np.ndarray, size: np.ndarray, risk: float) -> Self:
+    def of(cls, counts: np.ndarray, size: np.ndarray, risk: float, sampling: Sampling) -> Self:
         visits = counts.sum(-1)
         seen = counts > 0
-        bound = _deviation(visits, size, risk) / visits
+        if sampling == "fixed":
+            kept = 1 - _FOR_PROBABILITIES - _FOR_MIXTURE
+            limit = divergence_limit(visits, size, kept * risk)
+            limit = np.minimum(limit, mixture_limit(counts, size, _FOR_MIXTURE * risk))
+            # Only one side is needed, and `upper_limits` divides by two for the other.
+            each = 2 * _FOR_PROBABILITIES * risk / size
+        else:
+            limit = mixture_limit(counts, size, (1 - _FOR_PROBABILITIES) * risk)
+            each = _FOR_PROBABILITIES * risk / size
+        bound = limit / visits
         # Filled places have value one and are multiplied by seen = 0 in all sums.
         p = np.where(seen, counts / visits[:, None], 1.0)
-        top = np.where(seen, _largest(p, bound[:, None]), 1.0)
-        return cls(p, top, seen.astype(float), size, size - seen.sum(-1), bound)
+        wide = np.broadcast_to(visits[:, None], p.shape)
+        single = upper_limits(np.where(seen, counts, wide), wide, each[:, None], sampling)
+        top = np.minimum(single, largest_probability(p, bound[:, None]))
+        # The divergence limits the mass of all unseen outcomes together.
+        most = np.minimum(upper_limits(0 * visits, visits, each, sampling), -np.expm1(-bound))
+        unseen = size - seen.sum(-1)
+        return cls(p, np.maximum(top, p), seen.astype(float), size, unseen, bound, most)
+
+    def unseen_masses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return how many unseen outcomes can have the most at once, and what one more can have."""
+        together = -np.expm1(-self.bound)
+        full = np.floor(together / self.most)
+        left = np.where(self.unseen > full, np.maximum(together - full * self.most, 0.0), 0.0)
+        return np.minimum(full, self.unseen), left
 
     def bound_and_gradient(
         self, share: np.ndarray, price: np.ndarray, level: np.ndarray
@@ -155,23 +157,71 @@ class _KLRegion(NamedTuple):
         point = np.where(inner, np.minimum(each * p / r, top), top)
 
         def gain(q: np.ndarray) -> np.ndarray:
-            return _kl_terms(q, centre) - each * _kl_terms(p, q) - tilt * (q - p)
+            return kl_terms(q, centre) - each * kl_terms(p, q) - tilt * (q - p)
 
         at_point, at_top = gain(point), gain(top)
         q = np.where(at_top > at_point, top, point)
-        # The gain is convex in the mass of the unseen entries: one of them has all of it, or none has
-        # any.
-        most = -np.expm1(-self.bound)
-        all_on_one = _kl_terms(most, uniform) - uniform - (price + level) * most
-        some = (self.unseen > 0) & (all_on_one > 0)
-        mass = np.where(some, most, 0.0)
-        gains = (self.seen * np.maximum(at_point, at_top)).sum(-1) + np.where(some, all_on_one, 0.0)
+        # The gain is convex in the masses of the unseen entries: as many as possible have the most
+        # that one can have, one has what is then left of the mass, and the others have none.
+        full, left = self.unseen_masses()
+
+        def unseen_gain(mass: np.ndarray) -> np.ndarray:
+            return kl_terms(mass, uniform) - uniform - (price + level) * mass
+
+        at_most, at_left = unseen_gain(self.most), unseen_gain(left)
+        full, left = np.where(at_most > 0, full, 0.0), np.where(at_left > 0, left, 0.0)
+        mass = full * self.most + left
+        gains = (self.seen * np.maximum(at_point, at_top)).sum(-1)
+        gains += full * at_most + np.maximum(at_left, 0.0)
         value = price * self.bound + gains + self.unseen * uniform
         by_share = (self.seen * (1 / self.size[:, None] - p) * (1 - q / centre)).sum(-1)
         by_share += self.unseen / self.size - mass / share
-        by_price = self.bound - (self.seen * _kl_terms(p, q)).sum(-1) - mass
+        by_price = self.bound - (self.seen * kl_terms(p, q)).sum(-1) - mass
         by_level = -(self.seen * (q - p)).sum(-1) - mass
         return value, np.stack([by_share, by_price, by_level], -1)
+
+
+def _enclose(region: _KLRegion) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    """Return the share and the radius of the smallest ball that is found for each row."""
+    one_seen = region.unseen == region.size - 1
+    share, radius = np.ones_like(region.size), np.log(region.size)
+    for rows, method in ((one_seen, _one_seen), (~one_seen, _minimise)):
+        if rows.any():
+            share[rows], radius[rows] = method(_KLRegion(*(x[rows] for x in region)))
+    return share, radius
+
+
+def _one_seen(region: _KLRegion) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    """Return the share and the radius if only one outcome was seen.
+
+    The region is then Σx ≤ 1 − e^{−ε}, x_j ≤ u, in the masses x of the unseen outcomes. KL(p‖c) is
+    convex there, so the farthest point is one of three: no mass, as many masses u as possible, or these
+    and one that has the rest. The distance of each is convex in w.
+    """
+    size, unseen, most = region.size, region.unseen, region.most
+    full, left = region.unseen_masses()
+
+    def distance(log_share: np.ndarray) -> np.ndarray:
+        uniform = np.exp(log_share) / size
+        seen = 1 - unseen * uniform
+        nothing = -np.log1p(-unseen * uniform)
+        some = kl_terms(1 - full * most, seen) + full * kl_terms(most, uniform)
+        rest = kl_terms(1 - full * most - left, seen) + full * kl_terms(most, uniform)
+        some += (unseen - full) * uniform
+        rest += kl_terms(left, uniform) + (unseen - full - 1) * uniform
+        # Without a further unseen outcome there is nothing left, and the last two are the same.
+        return np.maximum(nothing, np.where(unseen > full, np.maximum(some, rest), some))
+
+    # Golden section in log w. The best w is near the mass of the unseen outcomes: 1e-4 of it is less.
+    low, high = np.log(1e-4 * most), np.zeros_like(size)
+    ratio = (5**0.5 - 1) / 2
+    # 60 steps shorten the interval by 3e-13.
+    for _ in range(60):
+        left_point, right_point = high - ratio * (high - low), low + ratio * (high - low)
+        to_left = distance(left_point) < distance(right_point)
+        low, high = np.where(to_left, low, left_point), np.where(to_left, right_point, high)
+    middle = (low + high) / 2
+    return np.exp(middle), distance(middle)
 
 
 def _minimise(region: _KLRegion) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
