@@ -13,7 +13,7 @@ from scipy import optimize, special, stats
 
 from holdfast.uncertainty import KL, Interval, TotalVariation
 from holdfast.uncertainty.counts import VisitCounts
-from holdfast.uncertainty.kl_radius import _KLRegion, _minimise, _one_seen
+from holdfast.uncertainty.kl_radius import _enclose, _KLRegion, _one_seen
 from holdfast.uncertainty.tail_bounds import (
     divergence_limit,
     largest_probability,
@@ -422,7 +422,7 @@ def test_total_variation_radii_are_the_largest_excess_of_a_subset():
 
 
 def earlier_kl_radius(counts, k, risk):
-    """The radius from the smaller of Agrawal's inequality and the method of types alone."""
+    """The radius from the smaller of Agrawal's inequality and the method of types alone, in our ball."""
     n = counts.sum()
     free, cost = k - 1, -log(risk)
     agrawal = optimize.brentq(lambda t: -t + free * (1 + log(t / free)) + cost, free, 1e4)
@@ -432,7 +432,7 @@ def earlier_kl_radius(counts, k, risk):
     size = np.array([float(k)])
     together, ones = -np.expm1(-bound), np.ones(p.shape)
     top = largest_probability(p, bound[:, None])
-    return _minimise(_KLRegion(p, top, ones, size, size - p.shape[1], bound, together))[1][0]
+    return _enclose(_KLRegion(p, top, ones, size, size - p.shape[1], bound, together))[1][0]
 
 
 @pytest.mark.parametrize("risk", [0.05, 5e-4])

@@ -196,7 +196,7 @@ def _one_seen(region: _KLRegion) -> tuple[Float[np.ndarray, " N"], Float[np.ndar
 
     The region is then Σx ≤ 1 − e^{−ε}, x_j ≤ u, in the masses x of the unseen outcomes. KL(p‖c) is
     convex there, so the farthest point is one of three: no mass, as many masses u as possible, or these
-    and one that has the rest. The distance of each is convex in w.
+    and one more that has the rest. The distance of each is convex in w.
     """
     size, unseen, most = region.size, region.unseen, region.most
     full, left = region.unseen_masses()
@@ -231,8 +231,7 @@ def _minimise(region: _KLRegion) -> tuple[Float[np.ndarray, " N"], Float[np.ndar
     # divergence about equal to that of a seen entry.
     pseudo = size * bound / np.maximum(np.exp(2), unseen)
     guess = pseudo / (1 + pseudo)
-    # With one seen entry all mass comes from the unseen ones, so ν is of order one.
-    reach = np.where(unseen == size - 1, 1.0, np.sqrt(np.minimum(bound, 1.0)))
+    reach = np.sqrt(np.minimum(bound, 1.0))
     scale = np.stack([guess, 1 + np.log1p(unseen) / 2, reach], -1)
     centre = np.array([1.0, 1.2, 0.0]) * np.ones_like(scale)
     widths = np.stack([4 * np.ones_like(size), 2 * np.ones_like(size), np.log(size) + 2], -1)
