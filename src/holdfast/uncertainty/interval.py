@@ -42,7 +42,8 @@ class Interval(FromCounts):
 
     Arguments:
         lower: lower bounds in the layout of the model's kernel, (S, A, S) or (S, A, K), or a number.
-        upper: upper bounds, likewise. An entry with a positive bound is reachable even if p is zero.
+        upper: upper bounds, likewise. An entry with a positive bound is reachable even if p is zero. A
+            bound within four rounding errors of p counts as p.
         radius: a number or an (S, A) array.
 
     Example:
@@ -101,7 +102,7 @@ class Interval(FromCounts):
         `mixed_value` allows for these: a narrow interval around a large probability holds few floats.
         """
         away = q - p
-        room = jnp.where(away > 0, self.upper - p, p - self.lower)
+        room = jnp.where(away > 0, *self._ends(p)[::-1])
         distance = jnp.maximum(jnp.abs(away) - 4 * EPS * jnp.maximum(p, q) - SMALLEST, 0.0)
         factor = jnp.where(distance > 0, distance / jnp.where(room > 0, room, 0.0), 0.0)
         largest, radius = factor.max(-1) * (1 + 4 * EPS), self.row_radius(p)
@@ -168,7 +169,7 @@ class Interval(FromCounts):
         """Return the smallest radius whose intervals contain q; infinite if there is none."""
         p, q = jnp.asarray(p), jnp.asarray(q)
         away = q - p
-        room = jnp.where(away > 0, self.upper - p, p - self.lower)
+        room = jnp.where(away > 0, *self._ends(p)[::-1])
         # Rounding moves a probability by up to 16 eps, which may be large relative to its interval.
         distance = jnp.maximum(jnp.abs(away) - 16 * jnp.finfo(p.dtype).eps, 0.0)
         factor = distance / jnp.where(room > 0, room, 1.0)
@@ -188,6 +189,16 @@ class Interval(FromCounts):
         # Zero times infinity is zero, for a zero radius and for a closed interval.
         below, above = (
             jnp.where((room > 0) & (radius > 0), radius * jnp.where(room > 0, room, 1.0), 0.0)
-            for room in (p - self.lower, self.upper - p)
+            for room in self._ends(p)
         )
         return jnp.minimum(below, p), jnp.minimum(above, jnp.maximum(1 - p, 0.0))
+
+    def _ends(self, p: Array) -> tuple[Array, Array]:
+        """Return the distances of p from its bounds.
+
+        A bound within four rounding errors of p is p itself. Normalising a row changes its last bits,
+        and must not open an interval that ends at p: a large radius would open it widely.
+        """
+        least = 4 * EPS * p
+        ends = p - self.lower, self.upper - p
+        return tuple(jnp.where(end > least, end, 0.0) for end in ends)  # type: ignore[return-value]

@@ -73,7 +73,7 @@ class Oracle:
                 (below, floats[i] - lower[i], p[i]),
                 (above, upper[i] - floats[i], 1 - p[i]),
             ):
-                if width > 0 and radius[i[:2]] > 0:
+                if width > floats[i] / 2**50 and radius[i[:2]] > 0:
                     infinite = np.isinf(radius[i[:2]])
                     room[i] = most if infinite else min(most, Fraction(radius[i[:2]]) * width)
         return below, above

@@ -161,9 +161,9 @@ def _exact(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ExactModel:
         room = [(Fraction(), Fraction())] * width
         if kind == "interval":
             room = [
-                (_room(size, Fraction(p[s, a, k]) - Fraction(lower[s, a, k]), nominal[k]),
-                 _room(size, Fraction(upper[s, a, k]) - Fraction(p[s, a, k]), 1 - nominal[k]))
-                for k in range(width)
+                (_room(size, at - Fraction(lower[s, a, k]), at, nominal[k]),
+                 _room(size, Fraction(upper[s, a, k]) - at, at, 1 - nominal[k]))
+                for k, at in enumerate(map(Fraction, p[s, a]))
             ]  # fmt: skip
         used = [k for k in range(width) if nominal[k] + room[k][1]]
         return ExactRow(
@@ -230,9 +230,12 @@ def distribution(numbers: Sequence[float], what: str) -> list[Fraction]:
     return [number / total for number in exact]
 
 
-def _room(radius: Fraction | None, width: Fraction, most: Fraction) -> Fraction:
-    """Return radius·width, at most `most`; zero times infinity is zero."""
-    if width <= 0 or radius == 0:
+def _room(radius: Fraction | None, width: Fraction, p: Fraction, most: Fraction) -> Fraction:
+    """Return radius·width, at most `most`; zero times infinity is zero.
+
+    An interval that ends within four rounding errors of p ends at p.
+    """
+    if width <= p / 2**50 or radius == 0:
         return Fraction()
     return most if radius is None else min(radius * width, most)
 
