@@ -234,7 +234,8 @@ def certify(
     accuracy = _ROUGH_ACCURACY if layout.table.is_large else _ACCURACY
     factors = critical_factors(layout.table, layout.pad_policy(policy), accuracy)
     upper, multipliers, regions = math.inf, np.full(len(factors), np.nan), 0
-    proof, relaxed = None, ()
+    proof: OccupancyProof | None = None
+    relaxed: tuple[np.ndarray, ...] = ()
     if bound:
         lagrangian = lagrangian_bound(layout.table, model.actions)
         upper, multipliers, regions = lagrangian.value, lagrangian.multipliers, 1
