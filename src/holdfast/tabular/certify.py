@@ -249,7 +249,8 @@ def certify(
     accuracy = _ROUGH_ACCURACY if layout.table.is_large else _ACCURACY
     factors = critical_factors(layout.table, layout.pad_policy(policy), accuracy)
     upper, multipliers, regions = math.inf, np.full(len(factors), np.nan), 0
-    proof, relaxed = None, ()
+    proof: OccupancyProof | None = None
+    relaxed: tuple[np.ndarray, ...] = ()
     if bound:
         lagrangian = lagrangian_bound(layout.table, model.actions)
         upper, multipliers, regions = lagrangian.value, lagrangian.multipliers, 1
@@ -347,10 +348,12 @@ def _cutoff(reward: float, target: float) -> float:
     """Return the largest upper bound whose gap from a reward is at most the target.
 
     Example:
-        >>> _cutoff(99.0, 0.01), _cutoff(-101.0, 0.01)
-        (100.0, -100.0)
+        >>> print(f"{_cutoff(99.0, 0.01):.6f} {_cutoff(-101.0, 0.01):.6f}")
+        100.000000 -100.000000
     """
     if reward > 0 and target >= 1:
         return math.inf
     cutoff = reward / (1 - target) if reward > 0 else reward / (1 + target)
+    # A few rounding errors less, so that the gap that is computed from it is at most the target.
+    cutoff -= 8 * float(np.finfo(float).eps) * abs(cutoff)
     return max(cutoff, reward + target * _LEAST_REWARD)

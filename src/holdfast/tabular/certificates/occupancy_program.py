@@ -254,6 +254,7 @@ def occupancy_program(
     """
     states, actions = np.nonzero(representative == np.arange(model.actions))
     S, n = model.states, len(states)
+    initial = np.asarray(model.initial, float)
     own = [np.flatnonzero(states == s) for s in range(S)]
     pairs = np.arange(n)
     rows: list[_Row] = [_Row(1 + own[s], np.ones(len(own[s])), 1.0, "=") for s in range(S)]
@@ -279,7 +280,7 @@ def occupancy_program(
             into = np.flatnonzero(flow[:, s])
             columns = np.append(visits[s], taken[into])
             entries = np.append(1.0, -flow[into, s])
-            rows.append(_Row(columns, entries, float(model.initial[s]), "="))
+            rows.append(_Row(columns, entries, float(initial[s]), "="))
         for constraint, (mean, mean_size) in zip(model.constraints, utilities, strict=True):
             rows.append(_Row(taken, -mean, -constraint.utility_threshold, "<", mean_size))
         columns = np.append(0, taken)

@@ -47,14 +47,15 @@ class OccupancySolver:
         self.shared = program
         self.solved = 0
         self._highs = highspy.Highs()
-        for name, value in {
+        options: dict[str, bool | int | float | str] = {
             "output_flag": False,
             "threads": 1,
             "presolve": "off",  # a basis is at hand nearly always
             "primal_feasibility_tolerance": _TOLERANCE,
             "dual_feasibility_tolerance": _TOLERANCE,
             "simplex_iteration_limit": _MAX_ITERATIONS,
-        }.items():
+        }
+        for name, value in options.items():
             self._highs.setOptionValue(name, value)
 
     def load(self, box: PolicyBox, basis: Basis | None = None) -> None:
@@ -115,7 +116,7 @@ class OccupancySolver:
 
     def _empty(self) -> ProvedBound:
         """Return −inf if the solver's ray proves that the program has no point."""
-        found = self._highs.getDualRay()
+        found = self._highs.getDualRay()  # type: ignore[attr-defined]  # not in its stubs
         if not found[1]:
             return ProvedBound(np.inf, None, None)
         nothing = np.zeros(self.shared.width)

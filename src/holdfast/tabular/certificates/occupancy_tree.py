@@ -67,7 +67,7 @@ class _Open(NamedTuple):
     bound: float
     box: PolicyBox
     point: Float[np.ndarray, " columns"]
-    basis: Basis
+    basis: Basis | None
 
 
 class TreeProgress(NamedTuple):
@@ -330,7 +330,7 @@ class _Search:
         program, solver = self.program, self.solver
         columns = np.array([program.visit_column(f) for f in range(len(box.least))])
         slack = np.zeros((program.kernels, program.states))
-        np.add.at(slack, (slice(None), program.pair_states), program.slack(point))
+        np.add.at(slack.T, program.pair_states, program.slack(point).T)
         # One state after the other: the visits of one state under several kernels have similar optima.
         tense = np.arange(slack.size).reshape(slack.shape).T[slack.T > _NO_SLACK]
         least, most = box.least.copy(), box.most.copy()
@@ -343,7 +343,7 @@ class _Search:
             objective = np.zeros(program.width)
             objective[columns[f]] = sign
             found = solver.maximise(objective)
-            if found.value == -np.inf:
+            if found.value == -np.inf and found.multipliers is not None:
                 self.recorder.step(number, EMPTY, -np.inf, found.multipliers)
                 return None
             if found.point is not None:
@@ -371,7 +371,7 @@ class _Search:
             cutoff=program.cutoff,
             reward_limit=program.reward_limit,
             visit_limit=program.visit_limit,
-            **self.recorder.columns(),  # type: ignore[arg-type]
+            **self.recorder.columns(),
         )
         return TreeResult(self.bound, self.recorder.nodes, proof, tuple(self.policies), interrupted)
 
