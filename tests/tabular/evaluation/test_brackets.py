@@ -21,7 +21,9 @@ STATES, ACTIONS = 5, 3
 
 def rows_of(rng, shape):
     """Rows with zeros, certain outcomes, and probabilities down to 2.3e-308."""
-    rows = np.array([rng.dirichlet(np.full(shape[-1], rng.choice([0.2, 1.0]))) for _ in range(shape[0])])
+    rows = np.array(
+        [rng.dirichlet(np.full(shape[-1], rng.choice([0.2, 1.0]))) for _ in range(shape[0])]
+    )
     kind = rng.random((shape[0], 1))
     rows = np.where((kind < 0.3) & (rng.random(shape) < 0.5), 0.0, rows)
     small = 10.0 ** -rng.uniform(0, 307.6, shape)
@@ -79,7 +81,9 @@ def _make(cls, **options):
 
 def _make_interval(rng, p):
     lower, upper = bounds_of(rng, p)
-    return hf.Interval(lower, upper, radius=rng.choice([0.0, 0.5, 1.0, 2.0, np.inf], p.shape[:2])), {
+    return hf.Interval(
+        lower, upper, radius=rng.choice([0.0, 0.5, 1.0, 2.0, np.inf], p.shape[:2])
+    ), {
         "lower": lower,
         "upper": upper,
     }
@@ -157,7 +161,10 @@ def reference(kind, cases):
         signal = stacked["signals"][:, i].astype(np.longdouble)
 
         def responses(values, signal=signal):
-            y = signal + np.asarray(discount, np.longdouble)[:, None, None, None] * values[n, successors]
+            y = (
+                signal
+                + np.asarray(discount, np.longdouble)[:, None, None, None] * values[n, successors]
+            )
             q, lower = respond(p, y, stacked["radius"], **options, **own)
             dense = (q[..., None] * (successors[..., None] == count)).sum(-2)
             return dense, (q * signal).sum(-1), lower, (q * y).sum(-1)
@@ -186,7 +193,9 @@ def test_no_bracket_misses_the_truth(kind, capsys):
             (seeds[i], j, worst[i, j], float(true[i, j]), claimed[i, j], float(doubt[i, j]))
             for i, j in np.argwhere(missed)
         ]
-        assert np.isfinite(claimed).all(), [(seeds[i], j) for i, j in np.argwhere(~np.isfinite(claimed))]
+        assert np.isfinite(claimed).all(), [
+            (seeds[i], j) for i, j in np.argwhere(~np.isfinite(claimed))
+        ]
         # The reference must be sharp enough to tell.
         unfinished += int((doubt > claimed + 1e-300).sum())
         usual = np.array([model.discount <= 0.99 for model, _, _ in drawn])
