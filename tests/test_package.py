@@ -26,10 +26,10 @@ def test_importing_holdfast_imports_nothing_heavy():
 
 
 def test_the_core_needs_only_the_core():
-    """Tables and JAX training work where Gymnasium, matplotlib, tyro and rich are not installed."""
+    """Tables and JAX training work where Gymnasium, matplotlib, tyro, rich and highspy are not installed."""
     code = """
 import sys
-for name in ("gymnasium", "matplotlib", "tyro", "rich", "cvxpy", "tensorboard"):
+for name in ("gymnasium", "matplotlib", "tyro", "rich", "cvxpy", "highspy", "tensorboard"):
     sys.modules[name] = None
 import holdfast as hf
 solution = hf.solve(hf.environments.n_chain(), iterations=2)

@@ -15,7 +15,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -35,7 +35,9 @@ from holdfast.tabular.certificates.occupancy_proof import (
     OccupancyProof,
     ProofRecorder,
 )
-from holdfast.tabular.certificates.occupancy_solver import Basis, OccupancySolver, ProvedBound
+
+if TYPE_CHECKING:
+    from holdfast.tabular.certificates.occupancy_solver import Basis, ProvedBound
 
 # Rounds of narrowing at the root and at other nodes. A round follows if the last one moved the bound by
 # this share of its distance from the cutoff.
@@ -175,6 +177,9 @@ class _Search:
         self.gains, self.tries = np.zeros((2, self.program.pairs)), np.zeros(self.program.pairs)
 
     def _use_kernels(self) -> None:
+        # The core runs without a solver of linear programs with warm starts; only the tree needs it.
+        from holdfast.tabular.certificates.occupancy_solver import OccupancySolver
+
         self.program = occupancy_program(self.model, self.kernels, self.merged, self.cutoff)
         self.solver = OccupancySolver(self.program)
         self.reward = np.zeros(self.program.width)
