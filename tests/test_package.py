@@ -26,7 +26,7 @@ def test_importing_holdfast_imports_nothing_heavy():
 
 
 def test_the_core_needs_only_the_core():
-    """Tables and JAX training work where Gymnasium, matplotlib, tyro, rich and highspy are not installed."""
+    """Tables and JAX training work without Gymnasium, matplotlib, tyro, rich and highspy."""
     code = """
 import sys
 for name in ("gymnasium", "matplotlib", "tyro", "rich", "cvxpy", "highspy", "tensorboard"):
