@@ -140,13 +140,15 @@ class Oracle:
         plans = {}
         for s, a, i, j, mass in moves:
             row = q[s, a]
-            if mass < 0 or not (0 <= i < len(row) and 0 <= j < len(row)):
+            if mass < 0 or i == j or not (0 <= i < len(row) and 0 <= j < len(row)):
                 return None
             if not (self.allowed(s, a)[i] and self.allowed(s, a)[j]):
                 return None
             plan = plans.setdefault((s, a), np.diag(self.p[s, a]))
-            row[i], row[j] = row[i] - Fraction(mass), row[j] + Fraction(mass)
+            row[i] -= Fraction(mass)
+            row[j] += Fraction(mass)
             plan[i, j], plan[i, i] = plan[i, j] + Fraction(mass), plan[i, i] - Fraction(mass)
+        assert (q.sum(-1) == 1).all()
         inside = all(self.inside(s, a, q[s, a], plan) for (s, a), plan in plans.items())
         return q if inside else None
 

@@ -262,6 +262,28 @@ def test_what_is_missing_is_refused():
                 assert not accepted or harmless, (key, other)
 
 
+def test_a_move_from_an_entry_to_itself_is_refused():
+    """It must not add mass to the row: a kernel of more mass would lower the values of a cost."""
+    proof = copy.deepcopy(proof_of("kl-by-row", False))
+    for record in proof["signals"]:
+        record["moves"].append([0, 1, 0, 0, 0.5])  # a row of infinite radius
+    found = check(proof, exact(model_with("kl-by-row", False)))
+    assert found.reason == "signal 0: the kernel is not in the set at state 0, action 1"
+
+
+def test_a_bound_from_boxes_of_policies_is_proved():
+    model = model_with("kl", False)
+    policy = hf.solve(model, iterations=60).policy
+    certificate = hf.certify(model, policy, nodes=None, target=1e-3, seconds=20)
+    assert certificate.proof is not None
+    proof = json.loads(json.dumps(prove(certificate)))
+    found = check(proof, exact(model))
+    assert found.accepted, found.reason
+    assert "no feasible stationary policy" in found.statements[-1]
+    assert proof["bounds"][-1]["value"] == pytest.approx(certificate.upper_bound, rel=1e-9)
+    assert Oracle(model).follows(proof)
+
+
 def test_the_policy_that_never_incurs_a_cost_meets_a_limit_of_zero():
     """The values of states that the policy cannot reach do not matter."""
     model = hf.RobustCMDP(

@@ -173,7 +173,8 @@ def _bounds(
     bound, size = certificate.upper_bound, len(exact.thresholds)
     if bound == math.inf:
         return []
-    weights = np.maximum(certificate.multipliers, 0.0)
+    # Without a requested bound the multipliers are NaN, and a model can still be shown infeasible.
+    weights = np.maximum(np.nan_to_num(certificate.multipliers), 0.0)
     if bound == -math.inf:
         for each in (weights, *np.eye(size)):
             record, proved = _best(layout, exact, each, "infeasible")

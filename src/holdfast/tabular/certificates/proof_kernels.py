@@ -62,7 +62,13 @@ def matching_moves(
 
     def of_row(s: int, a: int) -> RowMoves:
         row, total = exact.rows[s][a], sum(map(Fraction, q[s, a].tolist()))
-        change = {k: float(Fraction(q[s, a, k]) / total - row.p[n]) for k, n in row.place.items()}
+        change = {}
+        for k, n in row.place.items():
+            exactly = Fraction(q[s, a, k]) / total - row.p[n]
+            if exact.kind == "interval":  # rounding must not move an entry whose interval is closed
+                below, above = row.room[n]
+                exactly = min(max(exactly, -below), above)
+            change[k] = float(exactly)
         gives = {k: -d for k, d in change.items() if d < 0}
         takes = {k: d for k, d in change.items() if d > 0}
         if exact.metric and gives and takes:

@@ -132,14 +132,17 @@ def member(
     Arguments:
         model: the model.
         row: the row (s, a).
-        moves: entry that loses mass, entry that receives it, and the mass.
+        moves: entry that loses mass, another entry that receives it, and the mass.
     """
     q, sent, cost = list(row.p), [Fraction()] * len(row.p), Fraction()
     for source, sink, mass in moves:
         if mass < 0 or source not in row.place or sink not in row.place:
             return None
+        if source == sink:
+            return None
         start, end = row.place[source], row.place[sink]
-        q[start], q[end] = q[start] - mass, q[end] + mass
+        q[start] -= mass
+        q[end] += mass
         sent[start] += mass
         if model.metric:
             cost += mass * model.metric[start][end]
