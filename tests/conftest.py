@@ -187,8 +187,14 @@ def compiled(tmp_path_factory):
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     folder = folder / "compiled"
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    settings = {
+        "jax_compilation_cache_dir": str(folder),
+        # Smaller programs compile about as quickly as they are read.
+        "jax_persistent_cache_min_compile_time_secs": 0.3,
+    }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)  # examples, workers and the command line share it
     compilation_cache.reset_cache()
     return folder
 
