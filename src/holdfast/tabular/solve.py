@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from holdfast._support.arguments import check_choice, check_number, check_whole_number
 from holdfast._support.precision import float64
 from holdfast.model import RobustCMDP, check_policy
+from holdfast.model.checks import normalised
 from holdfast.model.table import TableLayout, layout_of
 from holdfast.registry import ALGORITHMS, Algorithm
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
@@ -261,7 +262,7 @@ def _initial_policy(
 ) -> Float[np.ndarray, "S A"]:
     if initial_policy is None:
         rng = np.random.default_rng(seed)
-        return rng.dirichlet(np.ones(model.actions), size=model.states)
+        return normalised(rng.dirichlet(np.ones(model.actions), size=model.states))
     policy = check_policy("initial_policy", initial_policy, model.states, model.actions)
     if (policy > 0).all():
         return policy

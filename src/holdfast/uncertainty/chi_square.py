@@ -13,9 +13,6 @@ from holdfast.uncertainty.protocol import RespondingSet
 from holdfast.uncertainty.rows import EPS, SMALLEST, PerRow, Response, Rows
 from holdfast.uncertainty.simplex import SortedRows, project_simplex
 
-# A power of two; weights times its square have products with squares of u that do not underflow.
-_SCALE = 2.0**250
-
 
 class ChiSquare(RespondingSet):
     """All kernels with Σ (q − p)²/p ≤ radius around the nominal rows p.
@@ -68,7 +65,7 @@ class ChiSquare(RespondingSet):
         # of p and q/p cannot overflow, a square of q/p can.
         away = ratio - 1
         reached = (p * away * away).sum(-1) * (1 + EPS * (p.shape[-1] + 8))
-        share = jnp.sqrt(jnp.minimum(1.0, radius / jnp.maximum(reached, SMALLEST)))
+        share = jnp.sqrt(jnp.minimum(1.0, radius / jnp.maximum(reached, jnp.finfo(p.dtype).tiny)))
         plain = trivial & ~concentrated
         kernel = p * jnp.where(plain[..., None], 1.0, 1 + share[..., None] * away)
         bound = part.bound(depth, finite) - part.bound_rounding(finite)
@@ -160,9 +157,10 @@ class _Part(NamedTuple):
         away = (u - anchor) - offset[..., None]
         # Squares of small differences times small weights would underflow without the scale, and a
         # large radius would multiply what is lost.
-        variance = ((weight * _SCALE**2) * away * away).sum(-1) / mass
+        scale = _scale(p)
+        variance = ((weight * scale**2) * away * away).sum(-1) / mass
         rest = jnp.where(inside, 0.0, p).sum(-1)
-        deviation = jnp.sqrt(variance) / _SCALE
+        deviation = jnp.sqrt(variance) / scale
         return cls(inside, weight, mass, rest, anchor[..., 0], offset, away, deviation)
 
     def surplus(self, radius: Array) -> Array:
@@ -194,6 +192,14 @@ class _Part(NamedTuple):
         return EPS * terms * mean * jnp.sqrt((1 + radius) * self.mass)
 
 
+def _scale(p: Array) -> float:
+    """Return a power of two: weights times its square have products that do not underflow.
+
+    2²⁵⁰ in double precision. The square of the square does not overflow.
+    """
+    return 2.0 ** (int(jnp.finfo(p.dtype).maxexp) // 4 - 6)
+
+
 def _tilt(p: Array, u: Array, radius: Array) -> tuple[_Part, Array]:
     """Return the part u < η and the depth, η minus its mean, at which χ² of the tilt is the radius.
 
@@ -203,11 +209,12 @@ def _tilt(p: Array, u: Array, radius: Array) -> tuple[_Part, Array]:
     """
     step = jnp.diff(u, axis=-1)
     # Multiplied by the square of the scale, so that products of small numbers do not underflow.
-    below = jnp.cumsum(p * _SCALE**2, axis=-1)[..., :-1]
+    scale = _scale(p)
+    below = jnp.cumsum(p * scale**2, axis=-1)[..., :-1]
     first = jnp.cumsum(below * step, axis=-1)
     second = jnp.cumsum(step * (first - below * step + first), axis=-1)
     # Points at which the ratio is still too large. Ties for the minimum have empty sums.
-    allowed = ((1 + radius) / _SCALE)[..., None] * (first / _SCALE)
+    allowed = ((1 + radius) / scale)[..., None] * (first / scale)
     short = (second > allowed * first) | (first == 0)
     place = short.sum(-1, keepdims=True)
     part = _Part.of(p, u, jnp.arange(u.shape[-1]) <= place)
@@ -219,7 +226,7 @@ def _tilt(p: Array, u: Array, radius: Array) -> tuple[_Part, Array]:
     # An outcome of the part just above η only lowers the bound; one outside must not be below η. Hence
     # η stays below the next outcome by the rounding error of their distance.
     right = right * (1 - 4 * EPS) - 4 * EPS * jnp.abs(part.offset)
-    return part, jnp.maximum(jnp.clip(depth, left, right), SMALLEST)
+    return part, jnp.maximum(jnp.clip(depth, left, right), jnp.finfo(p.dtype).tiny)
 
 
 def _shift(p: Array, z: Array, x: Array) -> Array:
