@@ -389,9 +389,8 @@ def check_environment(env: Environment) -> None:
 
 def _vector(size: int | None) -> jax.ShapeDtypeStruct:
     """Return the shape of a vector, or of a whole number if there is no size."""
-    if size is None:
-        return jax.ShapeDtypeStruct((), jnp.int32)
-    return jax.ShapeDtypeStruct((size,), jnp.float32)
+    shape, kind = ((), jnp.int32) if size is None else ((size,), jnp.float32)
+    return jax.ShapeDtypeStruct(shape, kind)
 
 
 def _shapes(state: State) -> list[str]:

@@ -59,9 +59,12 @@ def certificate_of(model: hf.RobustCMDP, solution: hf.Solution) -> hf.Certificat
         critical_factors=np.array([1.25]),
         multipliers=np.array([0.5]),
         regions=1,
+        proof=None,
+        relaxed_policies=(),
         attainable=None,
         evaluation=found,
         model=model,
+        policy=solution.policy,
     )
 
 

@@ -84,7 +84,7 @@ def best_found(model, starts, rng, rounds=4, many=12):
 @pytest.mark.campaign
 def test_no_search_finds_a_better_policy_than_the_bound_allows():
     gaps = []
-    for seed in range(300) if CAMPAIGN else (0, 1, 6):
+    for seed in range(300) if CAMPAIGN else (0, 1):
         model, policy = random_model(seed)
         rng = np.random.default_rng(seed)
         found = hf.solve(model, iterations=60, initial_policy=policy)
@@ -261,7 +261,7 @@ def replayed_bound(model, proof):
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("seed", range(60 if CAMPAIGN else 3))
+@pytest.mark.parametrize("seed", range(60 if CAMPAIGN else 1))
 def test_exact_arithmetic_confirms_every_step(seed):
     model, policy = random_model(1000 + seed)
     solution = hf.solve(model, iterations=30, initial_policy=policy)
