@@ -115,7 +115,8 @@ def attacked(
     critic_learning_rate: float,
 ) -> np.ndarray:
     """Return the value of each signal under the adversaries at each radius."""
-    signals = Signal(jnp.arange(2), jnp.full(2, discount), jnp.full(2, 0.95), bootstrap=True)
+    numbers = (jnp.full(2, each) for each in (discount, 0.95, discount))
+    signals = Signal(jnp.arange(2), *numbers, bootstrap=True)
     length = played_length(env.horizon, (discount,), bootstrap=True)
     frozen = FrozenPolicy(env, policy, None, signals, length, hidden, critic_learning_rate, False)
     key = jax.random.PRNGKey(1)

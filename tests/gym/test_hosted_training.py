@@ -157,7 +157,7 @@ def test_nature_can_look_ahead_in_mujoco():
         env, Policy.create(key, 11, (), env.action_space), Sight(None, None, None, True)
     )
     critic = Critic.create(key, env.feature_size + 1, ())
-    myopic = Signal(jnp.asarray(0), jnp.asarray(0.0), jnp.asarray(0.0), True)
+    myopic = Signal(jnp.asarray(0), *[jnp.asarray(0.0)] * 3, True)
 
     @jax.jit
     def rewards(radius):

@@ -289,6 +289,7 @@ def test_a_folder_with_another_run_is_refused_by_what_differs(copy, train, env):
     for changes, named in [
         ({"batch_size": 301}, "settings.batch_size 300, not 301"),
         ({"trust_region": 0.5}, "settings.trust_region 0.01, not 0.5"),
+        ({"weighting": "discounted"}, 'settings.weighting "steps", not "discounted"'),
         ({"adversary": {"updates": 9}}, "settings.adversary.updates 2, not 9"),
         ({"cost_limit": 1}, r"limits \[-6.0\], not \[1.0\]"),
         ({"algorithm": "cpo"}, 'algorithm "pcpo", not "cpo"'),
@@ -300,6 +301,18 @@ def test_a_folder_with_another_run_is_refused_by_what_differs(copy, train, env):
             train(copy, **changes)
         assert everything(copy) == before
     assert changed.description() == env.description()  # not seen, and said so in the documentation
+
+
+def test_a_run_without_a_weighting_has_the_older_one(copy, train):
+    description = json.loads((copy / "run.json").read_text())
+    same = {**description["settings"], "weighting": "discounted"}
+    del description["settings"]["weighting"]
+    runs.write_description(copy, description)
+    with pytest.raises(ValueError, match=r'settings\.weighting "discounted", not "steps"'):
+        train(copy)
+    newer = {**description, "settings": same}
+    runs.check_same(copy, newer)
+    assert runs.fingerprint(newer) == runs.fingerprint(description)
 
 
 def test_the_same_settings_in_other_types_are_the_same_run(copy, train):
@@ -416,6 +429,7 @@ def test_training_that_diverges_by_itself_is_stopped_too(train, tmp_path, monkey
         ({"adversary": {"update": 3}}, "update: not a training setting"),
         ({"adversary": 3}, "adversary: expected AdversarySettings or a mapping, got 3"),
         ({"limit_on": "week"}, "limit_on: expected one of episode, discounted"),
+        ({"weighting": "days"}, "weighting: expected one of steps, discounted, got 'days'"),
         ({"seeds": 0}, "seeds: expected a whole number of at least 1"),
         ({"seeds": []}, "seeds: expected at least one, all different"),
         ({"seeds": [1, 1]}, "seeds: expected at least one, all different"),

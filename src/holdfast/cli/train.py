@@ -36,7 +36,7 @@ class TrainCommand:
     Examples:
       holdfast train point-gather --algorithm rcpo --radius 0.2 --cost-limit 0.1 --seeds 5
       holdfast train point-gather --algorithm pcpo --cost-limit 0.1 --seed 3 --steps 2_500_000
-      holdfast train n-chain --radius 0.15 --limit-on discounted --batch-size 9000 --out runs/chain
+      holdfast train n-chain --radius 0.15 --limit-on discounted --weighting discounted --out runs/chain
       holdfast train HalfCheetah-v5 --channel "parameters mass=0.3" --speed-limit 2 --cost-limit 25
 
     Exit codes: 0 trained, 3 trained but over a limit (mean measured cost of a seed under its worst-case
@@ -54,6 +54,9 @@ class TrainCommand:
     """Limit of each cost, in the cost's own unit."""
     limit_on: Annotated[str, arg(metavar="episode|discounted")] = Settings.limit_on
     """Limit the total cost of an episode, or the discounted cost of an endless one."""
+    weighting: Annotated[str, arg(metavar="steps|discounted")] = Settings.weighting
+    """Count every step of an episode alike in the policy's update, or step t by discount^t as in the
+    paper."""
     seeds: Annotated[int | None, option("N", "one")] = None
     """Number of policies trained side by side, with the seeds 0 to N - 1."""
     seed: Annotated[int, arg(metavar="N")] = 0

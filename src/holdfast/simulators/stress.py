@@ -196,7 +196,9 @@ def frozen_agent(
     agent: Agent, env: Environment, deterministic: bool
 ) -> tuple[FrozenPolicy, tuple[float, ...]]:
     """Return an agent's fixed policy in a simulator, and the agent's limits."""
-    settings = dataclasses.replace(agent.settings, cost_limit=agent.limits)
+    # An adversary weights steps as the reported sums do, whatever the weights of the training.
+    weighting = "steps" if agent.settings.limit_on == "episode" else "discounted"
+    settings = dataclasses.replace(agent.settings, cost_limit=agent.limits, weighting=weighting)
     limits = cost_limits(env, settings)
     plan = Plan.create(env, settings, robust=True, constrained=True)
     policy, observations = jax.tree.map(jnp.asarray, (agent.policy, agent.observations))

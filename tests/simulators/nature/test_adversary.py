@@ -22,7 +22,7 @@ SIGHT = Sight(None, None, None, clock=False)
 
 
 def signal(index):
-    return Signal(index, jnp.array(DISCOUNT), jnp.array(0.9), bootstrap=True)
+    return Signal(index, jnp.array(DISCOUNT), jnp.array(0.9), jnp.array(DISCOUNT), bootstrap=True)
 
 
 def linear():

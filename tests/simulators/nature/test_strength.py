@@ -30,7 +30,8 @@ SAMPLING_ERROR = {"linear-gaussian": 0.03, "gambler": 0.06, "n-chain": 0.12}
 
 def values_left(env, policy, discount, settings, radii, hidden, critic_learning_rate):
     """Signal by signal, what adversaries leave at each radius, on episodes they did not learn from."""
-    signals = Signal(jnp.arange(2), jnp.full(2, discount), jnp.full(2, 0.95), bootstrap=True)
+    numbers = (jnp.full(2, each) for each in (discount, 0.95, discount))
+    signals = Signal(jnp.arange(2), *numbers, bootstrap=True)
     length = played_length(env.horizon, (discount,), bootstrap=True)
     frozen = FrozenPolicy(env, policy, None, signals, length, hidden, critic_learning_rate, False)
     key = jax.random.PRNGKey(1)

@@ -134,6 +134,19 @@ def test_saved_and_loaded_it_is_the_same(space, normalised, hidden, tmp_path):
     assert again.to_bytes() == (tmp_path / "agent.safetensors").read_bytes()
 
 
+def test_an_agent_without_a_weighting_has_the_older_one(tmp_path, monkeypatch):
+    agent, path, to_dict = agent_of(BOX), tmp_path / "agent.safetensors", Settings.to_dict
+
+    def older(settings):
+        return {name: v for name, v in to_dict(settings).items() if name != "weighting"}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Settings, "to_dict", older)
+        agent.save(path)
+    assert agent.settings.weighting == "steps"
+    assert hf.load(path).settings == dataclasses.replace(agent.settings, weighting="discounted")
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -179,7 +179,9 @@ def test_gains_are_the_true_changes_in_the_unit_of_the_limit(oracle, limit_on):
         uncertainty=hf.KL(0.1),
     )
     env = TableSimulator(model, horizon=horizon)
-    settings = Settings(limit_on=limit_on, batch_size=episodes * horizon, damping=1e-3)
+    settings = Settings(
+        limit_on=limit_on, weighting="discounted", batch_size=episodes * horizon, damping=1e-3
+    )
     plan = Plan.create(env, settings, robust=False, constrained=True)
     logits = rng.normal(size=(4, 2))
     network = MLP((jnp.asarray(logits, jnp.float32),), (jnp.zeros(2),))
@@ -215,6 +217,85 @@ def test_gains_are_the_true_changes_in_the_unit_of_the_limit(oracle, limit_on):
         # In units of the most that a step of this length can gain.
         most = np.sqrt(np.diag(found.gram) * (c @ found.gram @ c))
         assert (np.abs(found.gains(c) - change) <= 0.1 * most).all()
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def with_gradients(plan, env, learner):
+    learner, samples = sample(plan, env, learner)
+    local, batch = linearise(plan, learner, samples), row(samples.batches, 0)
+    gradients = [jax.grad(surrogate)(learner.policy, each) for each in local.evidence]
+    chances = divergence(
+        eqx.tree_at(lambda p: p.network.biases, learner.policy, (jnp.array([0.3, 0.0]),)),
+        learner.policy.distribution(local.evidence[0].inputs),
+        local.evidence[0].inputs,
+        local.evidence[0].weights,
+    )
+    return local.model, [g.network.weights[0] for g in gradients], chances, batch
+
+
+@pytest.mark.parametrize("weighting", ["steps", "discounted"])
+@pytest.mark.parametrize("limit_on", ["discounted", "episode"])
+def test_weights_of_steps_by_hand(limit_on, weighting):
+    """g, h, the KL divergence and the Fisher matrix of a table, written out in NumPy."""
+    discount, horizon, episodes, states = 0.6, 9, 40, 4
+    rng = np.random.default_rng(0)
+    model = hf.RobustCMDP(
+        transitions=rng.dirichlet(np.full(states, 0.5), (states, 2)),
+        reward=rng.random((states, 2)),
+        constraints=[hf.at_most(rng.random((states, 2)), 1.0)],
+        initial=rng.dirichlet(np.ones(states)),
+        discount=discount,
+        uncertainty=hf.KL(0.1),
+    )
+    env = TableSimulator(model, horizon=horizon)
+    settings = Settings(
+        limit_on=limit_on,
+        weighting=weighting,
+        batch_size=episodes * horizon,
+        damping=1e-6,
+        fisher_share=1.0,
+        cg_steps=40,
+        reward_gae=1.0,
+        cost_gae=1.0,
+    )
+    plan = Plan.create(env, settings, robust=False, constrained=True)
+    learner = row(first_learners(plan, env, settings, cost_limits(env, settings), [0]), 0)
+    logits = rng.normal(size=(states, 2))
+    network = MLP((jnp.asarray(logits, jnp.float32),), (jnp.zeros(2),))
+    learner = eqx.tree_at(lambda x: x.policy.network, learner, network)
+    # Critics that say zero: with λ = 1 an advantage is the discounted sum of what is still paid.
+    critics = jax.tree.map(jnp.zeros_like, learner.natures.critic.network)
+    learner = eqx.tree_at(lambda x: x.natures.critic.network, learner, critics)
+    found, gradients, moved, batch = with_gradients(plan, env, learner)
+
+    chances = scipy.special.softmax(logits, axis=-1)
+    state = np.asarray(batch.observations).argmax(-1)
+    taken = np.eye(2)[np.asarray(batch.actions)]
+    time = np.arange(horizon)[:, None]
+    of_limit = 1.0 if limit_on == "episode" else discount
+    decays = (1.0 if weighting == "steps" else discount, of_limit)
+    expected = []
+    for i, (decay, gamma) in enumerate(zip(decays, (discount, of_limit), strict=True)):
+        paid, weights = np.asarray(batch.signals, float)[..., i], decay**time * np.ones(episodes)
+        advantages = np.array([(gamma ** (time - t) * paid)[t:].sum(0) for t in range(horizon)])
+        advantages -= (weights * advantages).sum() / weights.sum()
+        scores = (weights * advantages)[..., None] * (taken - chances[state])
+        expected.append([scores[state == s].sum(0) / episodes for s in range(states)])
+        np.testing.assert_allclose(gradients[i], expected[i], rtol=1e-3, atol=1e-4)
+
+    weights = decays[0] ** time * np.ones(episodes)
+    share = np.array([weights[state == s].sum() for s in range(states)]) / weights.sum()
+    other = scipy.special.softmax(logits + np.array([0.3, 0.0]), axis=-1)
+    np.testing.assert_allclose(moved, share @ (other * np.log(other / chances)).sum(1), rtol=1e-3)
+    # In the eight weights and two biases H = Σ_s share(s)·J_sᵀ(diag π − ππᵀ)J_s.
+    fisher = np.zeros((2 * states + 2, 2 * states + 2))
+    for s in range(states):
+        jacobian = np.hstack([np.kron(np.eye(states)[s], np.eye(2)), np.eye(2)])
+        metric = np.diag(chances[s]) - np.outer(chances[s], chances[s])
+        fisher += share[s] * jacobian.T @ metric @ jacobian
+    full = [np.append(np.ravel(each), np.sum(each, axis=0)) for each in expected]
+    gram = full @ np.linalg.pinv(fisher, rcond=1e-8) @ np.transpose(full)
+    np.testing.assert_allclose(found.gram, gram, rtol=0.02, atol=0.02 * np.abs(gram).max())
 
 
 # --- line search

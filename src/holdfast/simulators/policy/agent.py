@@ -326,7 +326,7 @@ def load_agent(
         normalised = header["normalised"]
         known = (
             header["algorithm"],
-            Settings.from_dict(header["settings"]),
+            Settings.from_record(header["settings"]),
             tuple(header["limits"]),
             header["seed"],
         )

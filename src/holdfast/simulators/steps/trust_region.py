@@ -37,7 +37,7 @@ class Evidence(NamedTuple):
         actions: actions in the policy's units.
         log_density: log-density of these actions under the policy that took them.
         advantages: centred advantages. They are not rescaled: gradient and margin share one unit.
-        weights: discount^t of live steps, divided by the number of episodes.
+        weights: weights of the signal's live steps, divided by the number of episodes.
     """
 
     inputs: Float[Array, "rows inputs"]
@@ -58,6 +58,7 @@ def linearise(plan: Plan, learner: Learner, samples: Samples) -> Linearisation:
     """Return g, h, H and b of equations (20) and (21), with H⁻¹ applied to the gradients.
 
     g and H come from the batch under the reward's kernel, h_i from the batch under constraint i's own.
+    The weights of g and H are chosen by `Settings.weighting`; those of h_i are its limit's, as in b_i.
     """
     settings, policy = plan.settings, learner.policy
     signals = len(plan.discounts) if plan.constrained else 1

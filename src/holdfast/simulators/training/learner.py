@@ -276,7 +276,7 @@ def read_learners(folder: Path, env: Environment) -> Learner:
     description = runs.read_description(folder)
     if description is None:
         raise ValueError(f"{folder}: contains no training run")
-    settings = Settings.from_dict(description["settings"])
+    settings = Settings.from_record(description["settings"])
     robust, constrained = description["robust"], description["constrained"]
     plan = Plan.create(env, settings, robust=robust, constrained=constrained)
     limits, seeds = cost_limits(env, settings), description["seeds"]

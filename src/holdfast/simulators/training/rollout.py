@@ -25,6 +25,8 @@ class Signal(eqx.Module):
         index: position among the signals; 0 is the reward.
         discount: discount of a step.
         gae: λ of the generalised advantages.
+        decay: ratio of the weights of consecutive steps in surrogates and in the adversary's loss; 1
+            counts every step alike.
         bootstrap: whether the critic supplies the value of an episode that the horizon cuts. Without
             it the horizon terminates the episode, and the clock is part of the state.
     """
@@ -32,13 +34,14 @@ class Signal(eqx.Module):
     index: Int[Array, "*signals"]
     discount: Float[Array, "*signals"]
     gae: Float[Array, "*signals"]
+    decay: Float[Array, "*signals"]
     bootstrap: bool = eqx.field(static=True)
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
         """Return the reward and every cost of a plan, along a leading axis."""
-        count = jnp.arange(len(plan.discounts))
-        return cls(count, jnp.asarray(plan.discounts), jnp.asarray(plan.gaes), plan.bootstrap)
+        numbers = (jnp.asarray(each) for each in (plan.discounts, plan.gaes, plan.decays))
+        return cls(jnp.arange(len(plan.discounts)), *numbers, plan.bootstrap)
 
 
 class Situation(NamedTuple):
@@ -317,8 +320,8 @@ class SignalEstimate(NamedTuple):
         value: mean return of an episode; see `episode_returns`.
         error: standard error of that mean.
         advantages: generalised advantage of every step, zero after the end of the episode.
-        weights: discount^t of live steps. Σ weights·ratio·advantages, averaged over episodes, is the
-            first-order change of the return.
+        weights: decay^t of live steps. If decay is the discount, Σ weights·ratio·advantages, averaged
+            over episodes, is the first-order change of the return.
         targets: λ-returns for the critic.
     """
 
@@ -368,7 +371,7 @@ def estimate(batch: Batch, critic: Critic, sight: Sight, signal: Signal) -> Sign
     zero = jnp.zeros(paid.shape[1])
     _, advantages = lax.scan(back, zero, (residuals, going_on & ~cut), reverse=True)
     advantages = jnp.where(batch.alive, advantages, 0.0)
-    powers = signal.discount ** jnp.arange(len(paid))[:, None]
+    powers = signal.decay ** jnp.arange(len(paid))[:, None]
     returns = episode_returns(batch, signal, values[-1])
     return SignalEstimate(
         value=returns.mean(),

@@ -30,6 +30,8 @@ FORMAT = "holdfast-run-1"
 
 # Entries that may differ between two calls for the same run: more iterations continue it.
 _FREE = ("settings.iterations", "made_with")
+# Values of entries that runs of version 0.1.0 do not have.
+_OLDER = {"settings.weighting": "discounted"}
 
 
 @contextlib.contextmanager
@@ -110,7 +112,7 @@ def check_same(folder: Path, asked: Mapping[str, Any]) -> None:
                     f"{folder}: contains {name} but no {DESCRIPTION}; choose another folder"
                 )
         return
-    mine, theirs = dict(_flat(asked)), dict(_flat(found))
+    mine, theirs = dict(_flat(asked)), {**_OLDER, **dict(_flat(found))}
     for name in sorted(mine.keys() | theirs.keys()):
         if not name.startswith(_FREE) and mine.get(name) != theirs.get(name):
             raise ValueError(
@@ -121,7 +123,8 @@ def check_same(folder: Path, asked: Mapping[str, Any]) -> None:
 
 def fingerprint(description: Mapping[str, Any]) -> str:
     """Return a digest that is equal for all calls of the same run."""
-    same = {k: v for k, v in sorted(_flat(description)) if not k.startswith(_FREE)}
+    flat = sorted(_flat(description))
+    same = {k: v for k, v in flat if not k.startswith(_FREE) and (k, v) not in _OLDER.items()}
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()
 
 

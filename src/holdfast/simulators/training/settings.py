@@ -16,6 +16,7 @@ _CHOICES = {
     "kernel": ("auto", "gaussian-mixture", "categorical", "tilted"),
     "gradient": ("score", "pathwise"),
     "limit_on": ("episode", "discounted"),
+    "weighting": ("steps", "discounted"),
 }
 # Fields of type float by the numbers that they accept.
 _RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
@@ -96,6 +97,7 @@ class StaticSettings:
     """The settings that are compiled into the training program; see `Settings` for the fields."""
 
     limit_on: str = "episode"
+    weighting: str = "steps"
     batch_size: int = 50_000
     discount: float | None = None
     hidden: tuple[int, ...] = (64, 32)
@@ -136,6 +138,11 @@ class Settings(StaticSettings):
         trust_region: δ, the largest KL divergence of one policy update.
         limit_on: "episode" limits the undiscounted cost of an episode that ends at the horizon;
             "discounted" limits the discounted cost, and the critic supplies the value at the horizon.
+        weighting: "steps" counts every step of an episode alike in the reward's surrogate, the KL
+            divergence and the Fisher products; "discounted" counts step t by discount^t, as in the
+            paper. Unit weights are a biased gradient of the discounted reward; discount^t leaves little
+            to learn from after the first 1/(1 − discount) steps. A cost always has the weights of its
+            limit.
         batch_size: steps drawn under each kernel for one update.
         discount: discount of the reward, and of the costs with limit_on="discounted"; None for the
             environment's own discount.
@@ -197,6 +204,12 @@ class Settings(StaticSettings):
                 f"adversary: expected AdversarySettings or a mapping, got {adversary!r}"
             )
         return cls(**given, adversary=AdversarySettings(**_plain(AdversarySettings, adversary)))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any]) -> Self:
+        """Return the settings in a file of this version or an older one."""
+        # Version 0.1.0 had no such setting and counted step t by discount^t.
+        return cls.from_dict({"weighting": "discounted", **values})
 
     @property
     def static(self) -> StaticSettings:
@@ -298,6 +311,15 @@ class Plan:
     def gaes(self) -> tuple[float, ...]:
         """λ of the generalised advantages of the reward, then of every cost."""
         return (self.settings.reward_gae, *[self.settings.cost_gae] * (len(self.discounts) - 1))
+
+    @property
+    def decays(self) -> tuple[float, ...]:
+        """Ratio of the weights of consecutive steps, for the reward, then for every cost.
+
+        A cost's surrogate has the weights of its limit, so that gradient and margin share a unit.
+        """
+        of_reward = self.discounts[0] if self.settings.weighting == "discounted" else 1.0
+        return (of_reward, *self.discounts[1:])
 
     @property
     def bootstrap(self) -> bool:
