@@ -75,7 +75,8 @@ def _play(
 ) -> tuple[Batch, Any, jax.Array]:
     """Return episodes under one signal's kernel, the states after them, and the actions taken."""
     nature = jax.tree.map(lambda leaf: leaf[index], learner.natures)
-    signal = Signal(index, *[jnp.ones(())] * 3, bootstrap=False)
+    one = jnp.ones(())
+    signal = Signal(index, one, one, one, bootstrap=False)
     batch = rollout(
         learner.player(env),
         nature.kernel,

@@ -40,8 +40,8 @@ class Signal(eqx.Module):
     @classmethod
     def of(cls, plan: Plan) -> Self:
         """Return the reward and every cost of a plan, along a leading axis."""
-        numbers = (jnp.asarray(each) for each in (plan.discounts, plan.gaes, plan.decays))
-        return cls(jnp.arange(len(plan.discounts)), *numbers, plan.bootstrap)
+        discounts, gaes, decays = map(jnp.asarray, (plan.discounts, plan.gaes, plan.decays))
+        return cls(jnp.arange(len(discounts)), discounts, gaes, decays, plan.bootstrap)
 
 
 class Situation(NamedTuple):
