@@ -1,9 +1,12 @@
 """The critical factor against a direct sweep, closed forms and the paper's models."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 import holdfast as hf
+from holdfast.tabular.certificates import critical_factor
 
 
 def margin(model, policy, factor, index=0):
@@ -54,6 +57,17 @@ def test_nominally_infeasible_is_nan_and_unbreakable_is_infinite():
     assert np.isnan(certificate.critical_factors[0])
     assert certificate.critical_factors[1] == np.inf
     assert np.isnan(certificate.critical_factor)
+
+
+def test_rounding_at_the_root_does_not_end_the_search(monkeypatch):
+    """Two evaluations at one factor differ by rounding, and here by their sign at the factor one."""
+    rounding = itertools.cycle([1e-16, -1e-16])
+    monkeypatch.setattr(
+        critical_factor._Margin, "_evaluated", lambda self, factor: 1.0 - factor + next(rounding)
+    )
+    policy = np.full((17, 8), 1 / 8)
+    certificate = hf.certify(hf.environments.gambler(), policy, bound=False)
+    assert certificate.critical_factor == pytest.approx(1.0, rel=1e-8)
 
 
 @pytest.mark.parametrize("name", ["gambler", "frozen-lake"])

@@ -42,15 +42,25 @@ def critical_factors(
 
 
 class _Margin:
-    """The margin of one constraint less its numerical error, as a function of the factor."""
+    """The margin of one constraint less its numerical error, as a function of the factor.
+
+    Each evaluation starts from the previous one, so that two of them at one factor differ by rounding.
+    The first is kept: a margin close to zero must not change its sign within a search.
+    """
 
     def __init__(self, table: Table, policy: Array, index: int) -> None:
         self._table = table.with_signals(table.signals[index + 1 : index + 2])
         self._policy = policy
         self._threshold = float(table.thresholds[index])
         self._last: PolicyValues | None = None
+        self._found: dict[float, float] = {}
 
     def __call__(self, factor: float) -> float:
+        if factor not in self._found:
+            self._found[factor] = self._evaluated(factor)
+        return self._found[factor]
+
+    def _evaluated(self, factor: float) -> float:
         # A product with a power of two is exact. Others are rounded up: the set is never too small.
         exact = factor == 0 or math.isinf(factor) or math.frexp(factor)[0] == 0.5
         rounded = factor if exact else factor * (1 + 2 * EPS)
