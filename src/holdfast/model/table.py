@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, cast
 
 import equinox as eqx
@@ -60,8 +61,14 @@ class Table(eqx.Module):
         return values if self.successors is None else values[self.successors]
 
     def with_signals(self, signals: Float[Array, "n S A J"]) -> Table:
-        """Return the table with other signals."""
-        return eqx.tree_at(lambda table: table.signals, self, signals)
+        """Return the table with other signals, and no thresholds."""
+        return dataclasses.replace(self, signals=signals, thresholds=_no_thresholds())
+
+
+@functools.cache
+@float64
+def _no_thresholds() -> Float[Array, " m"]:
+    return jnp.zeros(0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

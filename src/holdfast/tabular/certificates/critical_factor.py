@@ -66,7 +66,7 @@ class _Margin:
         rounded = factor if exact else factor * (1 + 2 * EPS)
         scaled = jax.tree.map(jnp.asarray, self._table.uncertainty.scaled(rounded))
         table = eqx.tree_at(lambda t: t.uncertainty, self._table, scaled)
-        self._last = worst_case(table, self._policy, Dual(), self._last, keep_kernel=False)
+        self._last = worst_case(table, self._policy, Dual(), self._last)
         margin = float(self._last.value[0]) - float(self._last.error[0]) - self._threshold
         return -math.inf if math.isnan(margin) else margin  # what is not a number proves nothing
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from holdfast._support.compilation import compiled
 from holdfast.model.table import Table
-from holdfast.tabular.evaluation.values import PolicyValues, bracketed_actions
+from holdfast.tabular.evaluation.rounding import PER_STATE
+from holdfast.tabular.evaluation.values import PolicyValues, RowBrackets, bracketed_rows
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case
-from holdfast.uncertainty.rows import EPS
+from holdfast.uncertainty.rows import EPS, SMALLEST
 
 # Actions whose values differ by less than this, relative to 1 + |best|, are tied: a few hundred rounding
 # errors, as the worst responses are computed to about 1e-13.
@@ -41,23 +42,30 @@ class Optimum(NamedTuple):
     values: PolicyValues
 
 
-@eqx.filter_jit
 def sweep(
-    table: Table,
-    signal: Float[Array, "S A J"],
-    values: Float[Array, " S"],
-    multipliers: Float[Array, "S A"],
+    table: Table, values: Float[Array, " S"], multipliers: Float[Array, "S A"]
 ) -> tuple[Float[Array, " S"], Float[Array, "S A"], Float[Array, "S A"]]:
     """Return max_a min_q q·y, the greedy policy and nature's multipliers: one robust value iteration.
 
     The first is an upper bound, with members of the set for q and rounding included.
+
+    Arguments:
+        table: the model with one signal.
+        values: V, (S,).
+        multipliers: dual variables from which the search starts, (S, A).
     """
-    own, upper, multipliers = bracketed_actions(table, signal, values, multipliers)
-    best = own.max(-1)
+    rows = bracketed_rows(table, values, multipliers)
+    return *_greedy(table, rows), rows.multipliers
+
+
+@compiled
+def _greedy(table: Table, rows: RowBrackets) -> tuple[Float[Array, " S"], Float[Array, "S A"]]:
+    underflow = jnp.where(rows.size > 0, 16 * table.probabilities.shape[-1] * SMALLEST, 0.0)
+    upper = rows.upper + (PER_STATE * EPS * rows.size + underflow)
+    best = rows.value.max(-1)
     # The first of the tied actions, so that the policy does not alternate between them.
-    tied = own >= best[:, None] - _TIE * (1 + jnp.abs(best[:, None]))
-    greedy = jax.nn.one_hot(tied.argmax(-1), multipliers.shape[1])
-    return upper.max(-1), greedy, multipliers
+    tied = rows.value >= best[:, None] - _TIE * (1 + jnp.abs(best[:, None]))
+    return upper.max(-1), jax.nn.one_hot(tied.argmax(-1), upper.shape[1], dtype=upper.dtype)
 
 
 def robust_optimum(
@@ -82,14 +90,16 @@ def robust_optimum(
     found: PolicyValues | None = None
     if isinstance(start, Optimum):
         policy, found = start.policy, start.values
+    elif start is None:
+        policy = jnp.full((table.states, count), 1 / count, table.initial.dtype)
     else:
-        policy = jnp.full((table.states, count), 1 / count) if start is None else start
+        policy = start
     narrowest = float("inf")
     for _ in range(_MAX_ROUNDS):
-        found = worst_case(alone, policy, Dual(), found, keep_kernel=False)
+        found = worst_case(alone, policy, Dual(), found)
         values = found.values[0]
         assert found.multipliers is not None
-        swept, greedy, _ = sweep(table, signal, values, found.multipliers[0])
+        swept, greedy, _ = sweep(alone, values, found.multipliers[0])
         excess = float(jnp.maximum((swept - values).max(), 0.0) / (1 - table.discount))
         excess *= 1 + 8 * EPS  # the last operations are rounded
         error = float(found.error[0])

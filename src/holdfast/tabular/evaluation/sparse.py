@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from holdfast._support.compilation import compiled
 from holdfast.model.table import Table
 from holdfast.tabular.evaluation.iterative import fixed_point
 from holdfast.tabular.evaluation.rounding import certified_error, initial_value
@@ -22,6 +21,7 @@ from holdfast.tabular.evaluation.values import (
     collect,
     mean_signal,
     next_values,
+    stacked,
     worst_response,
 )
 
@@ -54,7 +54,7 @@ def values_under(
             visits = _occupancy(table, _chain(table, policy, kernel), first)
         guess = jnp.zeros(table.states) if start is None else start.values[i]
         found.append(_under(table, signal, policy, kernel, guess, visits))
-    return _stack(found)
+    return stacked(found)
 
 
 def by_policy_iteration(
@@ -68,7 +68,7 @@ def by_policy_iteration(
 ) -> PolicyValues:
     """Return the worst case of every signal by nature's policy iteration, as `worst_case` does."""
     starts = zip(table.signals, values, multipliers, visits, strict=True)
-    return _stack([_worst(table, policy, *start, tolerance, max_rounds) for start in starts])
+    return stacked([_worst(table, policy, *start, tolerance, max_rounds) for start in starts])
 
 
 def _worst(
@@ -102,13 +102,13 @@ def _worst(
     )
 
 
-_respond = eqx.filter_jit(worst_response)
-_chain = eqx.filter_jit(chain)
-_next_values = eqx.filter_jit(next_values)
-_initial_value = eqx.filter_jit(initial_value)
+_respond = compiled(worst_response)
+_chain = compiled(chain)
+_next_values = compiled(next_values)
+_initial_value = compiled(initial_value)
 
 
-@eqx.filter_jit
+@compiled
 def _error(
     table: Table, values: Float[Array, " S"], above: Float[Array, " S"], below: Float[Array, " S"]
 ) -> Float[Array, ""]:
@@ -116,7 +116,7 @@ def _error(
     return certified_error(table, everywhere, values, above, below)
 
 
-@eqx.filter_jit
+@compiled
 def _under(
     table: Table, signal: Array, policy: Array, kernel: Array, start: Array, visits: Array
 ) -> PolicyValues:
@@ -126,7 +126,7 @@ def _under(
     return collect(table, signal, kernel, flow, reward, values, visits)
 
 
-@eqx.filter_jit
+@compiled
 def _values(
     table: Table,
     flow: Float[Array, "S A K"],
@@ -154,7 +154,7 @@ def _values(
     ).x
 
 
-@eqx.filter_jit
+@compiled
 def _occupancy(
     table: Table, flow: Float[Array, "S A K"], start: Float[Array, " S"]
 ) -> Float[Array, " S"]:
@@ -177,7 +177,3 @@ def _occupancy(
     ).x
     found = jnp.maximum(found, 0.0)
     return found / found.sum()
-
-
-def _stack(found: list[PolicyValues]) -> PolicyValues:
-    return jax.tree.map(lambda *parts: jnp.stack(parts), *found)

@@ -20,16 +20,15 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from holdfast._support.compilation import compiled
 from holdfast.model.table import Table
 from holdfast.tabular.evaluation.rounding import (
-    PER_STATE,
     ROUND_UP,
     initial_value,
     state_rounding,
 )
 from holdfast.tabular.evaluation.rounding import rounding as rounding
 from holdfast.uncertainty import UncertaintySet
-from holdfast.uncertainty.rows import EPS, SMALLEST
 
 T = TypeVar("T")
 
@@ -172,28 +171,35 @@ def occupancy(table: Table, factors: Factors) -> Float[Array, " S"]:
 
 
 def per_signal(function: Callable[..., T], table: Table, *arguments: Array) -> T:
-    """Apply a function of (signal, …) to every signal, one after the other.
+    """Apply a compiled function of (table with one signal, …) to every signal, and stack the results.
 
-    A batched triangular solve is much slower on a CPU than a loop over single ones.
+    One program serves all signals, so that it does not depend on their number.
     """
-    return lax.map(lambda each: function(*each), (table.signals, *arguments))
+    results = []
+    for i in range(len(table.signals)):
+        signals, own = _entry(table.signals, arguments, i)
+        results.append(function(table.with_signals(signals), *own))
+    return stacked(results)
 
 
-@eqx.filter_jit
-def policy_values_under(
-    table: Table, policy: Float[Array, "S A"], kernels: Float[Array, "n S A K"]
-) -> PolicyValues:
-    """Return the values of a policy with each signal under its own given kernel."""
-    return per_signal(lambda signal, p: signal_values(table, signal, policy, p), table, kernels)
+@jax.jit
+def _entry(signals: Array, arguments: Any, i: int | Array) -> Any:
+    """Return signal i with its leading axis, and entry i of every argument."""
+    return lax.dynamic_slice_in_dim(signals, i, 1), jax.tree.map(lambda a: a[i], arguments)
 
 
+@jax.jit
+def stacked(results: list[T]) -> T:
+    """Return one tree with the leaves of several, along a new leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+
+
+@compiled
 def signal_values(
-    table: Table,
-    signal: Float[Array, "S A J"],
-    policy: Float[Array, "S A"],
-    kernel: Float[Array, "S A K"],
+    table: Table, policy: Float[Array, "S A"], kernel: Float[Array, "S A K"]
 ) -> PolicyValues:
-    """Return the values of one signal under a given kernel."""
+    """Return the values of a table's only signal under a given kernel."""
+    signal = table.signals[0]
     flow = chain(table, policy, kernel)
     reward = mean_signal(signal, policy, kernel)
     factors = factorise(table, flow)
@@ -265,14 +271,16 @@ def worst_response(
 
 def certified_values(
     table: Table,
-    signal: Float[Array, "S A J"],
     policy: Float[Array, "S A"],
     kernel: Float[Array, "S A K"],
     multipliers: Float[Array, "S A"],
 ) -> PolicyValues:
-    """Return one signal's values under a member of the set, and bound their excess over the minimum."""
-    found = signal_values(table, signal, policy, kernel)
-    response = worst_response(table, signal, policy, found.values, multipliers)
+    """Return the values of a table's only signal under a member of the set.
+
+    Their error bounds the excess over the minimum.
+    """
+    found = signal_values(table, policy, kernel)
+    response = worst_response(table, table.signals[0], policy, found.values, multipliers)
     below = jnp.maximum((found.values - response.lower).max(), 0.0)
     error = found.error + below / (1 - table.discount) * ROUND_UP
     return dataclasses.replace(
@@ -283,40 +291,36 @@ def certified_values(
     )
 
 
-def bracketed_response(
-    table: Table,
-    signal: Float[Array, "S A J"],
-    policy: Float[Array, "S A"],
-    values: Float[Array, " S"],
-    multipliers: Float[Array, "S A"],
-) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
-    """Return T̄V and T̲V, rounding included; T̄V is built from proved members of the set."""
+class RowBrackets(NamedTuple):
+    """Nature's worst response to values V in every row, bracketed from both sides.
 
-    def respond(uncertainty: UncertaintySet, *rows: Array) -> tuple[Array, ...]:
-        p, y, _, pi, guess, size = rows
-        _, lower, upper = uncertainty.bracket(p, y, guess)
-        rounded = state_rounding(pi, size, p.shape[-1]) * ROUND_UP
-        return (pi * upper).sum(-1) + rounded, (pi * lower).sum(-1) - rounded
+    Attributes:
+        value: min over the set of q·y.
+        lower: lower bound on it, rounding in the row included.
+        upper: upper bound on it, by a proved member of the set.
+        multipliers: nature's dual variables.
+        size: largest |signal| + γ|V| of each row, zero where all are zero.
+    """
 
-    return _by_blocks(respond, table, signal, values, policy, multipliers)
+    value: Float[Array, "S A"]
+    lower: Float[Array, "S A"]
+    upper: Float[Array, "S A"]
+    multipliers: Float[Array, "S A"]
+    size: Float[Array, "S A"]
 
 
-def bracketed_actions(
-    table: Table,
-    signal: Float[Array, "S A J"],
-    values: Float[Array, " S"],
-    multipliers: Float[Array, "S A"],
-) -> tuple[Float[Array, "S A"], Float[Array, "S A"], Float[Array, "S A"]]:
-    """Return min q·y for every action, an upper bound on it with rounding, and the multipliers."""
+@compiled
+def bracketed_rows(
+    table: Table, values: Float[Array, " S"], multipliers: Float[Array, "S A"]
+) -> RowBrackets:
+    """Return brackets of the worst response to V, for a table's only signal."""
 
-    def respond(uncertainty: UncertaintySet, *rows: Array) -> tuple[Array, ...]:
+    def respond(uncertainty: UncertaintySet, *rows: Array) -> RowBrackets:
         p, y, _, _, guess, size = rows
-        response, _, upper = uncertainty.bracket(p, y, guess)
-        underflow = jnp.where(size > 0, 16 * p.shape[-1] * SMALLEST, 0.0)
-        upper = upper + (PER_STATE * EPS * size + underflow)
-        return response.value, upper, response.multiplier
+        response, lower, upper = uncertainty.bracket(p, y, guess)
+        return RowBrackets(response.value, lower, upper, response.multiplier, size)
 
-    return _by_blocks(respond, table, signal, values, multipliers, multipliers)
+    return _by_blocks(respond, table, table.signals[0], values, multipliers, multipliers)
 
 
 def _by_blocks(
