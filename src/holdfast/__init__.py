@@ -21,6 +21,7 @@ _PUBLIC = {
     "holdfast.gym.from_gymnasium": "from_gymnasium",
     "holdfast.gym.costs": "Transition speed_limit",
     "holdfast.model": "Constraint Kernel RobustCMDP at_least at_most",
+    "holdfast.model.policy_table": "PolicyTable",
     "holdfast.simulators.certificates.stress_result": "Stress",
     "holdfast.simulators.environment": "TrainingError",
     "holdfast.simulators.policy.agent": "Agent",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.model import RobustCMDP as RobustCMDP
     from holdfast.model import at_least as at_least
     from holdfast.model import at_most as at_most
+    from holdfast.model.policy_table import PolicyTable as PolicyTable
     from holdfast.simulators.certificates.stress_result import Stress as Stress
     from holdfast.simulators.environment import TrainingError as TrainingError
     from holdfast.simulators.policy.agent import Agent as Agent

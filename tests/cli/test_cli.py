@@ -283,7 +283,7 @@ def test_solve_writes_a_folder_that_certify_reads(main, tmp_path, capsys):
     assert "RCPO: feasible" in out
     assert "≥ 2.5" in out
     assert "written to run" in out
-    names = {"policy.npz", "history.csv", "solution.json", "model.npz"}
+    names = {"policy.npz", "policy.csv", "history.csv", "solution.json", "model.npz"}
     assert {path.name for path in (tmp_path / "run").iterdir()} == names
 
     solution = json.loads(Path("run/solution.json").read_text())

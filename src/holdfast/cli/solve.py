@@ -15,14 +15,17 @@ from holdfast.cli import _shared
 from holdfast.cli._shared import FEASIBLE, NOT_FEASIBLE, SetOptions, check_writable, option, refused
 from holdfast.experiments import SolveSettings
 
+# A policy of more states is written to policy.csv, and not printed.
+_MOST_ROWS_PRINTED = 40
+
 
 @dataclasses.dataclass(frozen=True)
 class SolveCommand:
     """Search for the policy with the best worst-case reward that keeps a model's constraints.
 
-    Prints the solution and writes a folder with policy.npz, model.npz, history.csv (every iterate),
-    solution.json and, with --certify, certificate.json. `holdfast certify` reads this folder.
-    `RobustCMDP.save` writes model files.
+    Prints the solution and writes a folder with policy.npz, policy.csv (with names), model.npz,
+    history.csv (every iterate), solution.json and, with --certify, certificate.json.
+    `holdfast certify` reads this folder. `RobustCMDP.save` writes model files.
 
     Examples:
       holdfast solve gambler --out runs/gambler
@@ -54,6 +57,8 @@ class SolveCommand:
     """Also search from extreme policies, keep the best feasible policy, and certify it."""
     nodes: Annotated[int, arg(metavar="N")] = 0
     """Largest number of regions that branch and bound examines for the certificate."""
+    deterministic: bool = False
+    """Return a policy with one action in every state, and say what that costs."""
     out: Annotated[str, option("DIR", "runs/solve/MODEL-ALGORITHM-seed-N")] = ""
     """Folder for the results."""
 
@@ -69,6 +74,7 @@ class SolveCommand:
         import holdfast as hf
         from holdfast.experiments.progress import iterations_on
         from holdfast.report.solution import read_model, solution_table, write_solution
+        from holdfast.tabular.solve import price_in_words
 
         with refused():
             check_writable(out)
@@ -76,6 +82,7 @@ class SolveCommand:
         label = f"{name} {self.algorithm} seed {self.seed}"
         with refused(), iterations_on(sys.stderr, label, self.iterations) as callback:
             arguments = {"seed": self.seed, **settings.arguments(), "nodes": self.nodes}
+            arguments["deterministic"] = self.deterministic
             search = {**arguments, "certify": self.certify, "callback": callback}
             solution = hf.solve(model, self.algorithm, **search)
         record = {"environment": name, "algorithm": self.algorithm, **arguments}
@@ -85,6 +92,10 @@ class SolveCommand:
             print(f"{solution.algorithm.upper()}: {solution.certificate}")
         else:
             _shared.console().print(solution_table(model, solution))
+        if solution.stochastic is not None:
+            print(price_in_words(solution.stochastic, solution.evaluation))
+        if model.state_names and model.states <= _MOST_ROWS_PRINTED:
+            print(solution.table())
         if solution.certificate is None and solution.attainable is not None:
             best = ", ".join(f"{value:.6g}" for value in solution.attainable)
             print(f"each constraint on its own could reach, in the worst case: {best}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from holdfast.model.checks import (
 )
 from holdfast.model.constraints import Constraint
 from holdfast.model.kernel import Kernel, dense_kernel, dropped
+from holdfast.model.names import check_labels, check_names, named_places
 from holdfast.uncertainty import KL, UncertaintySet
 
 # Sets that reach any state turn successor lists into a dense array of at most this size: 2 GiB of
@@ -47,6 +48,10 @@ class RobustCMDP:
         initial: (S,) initial distribution; default: uniform.
         discount: a number in [0, 1).
         uncertainty: the set of kernels that nature may choose from; default: the nominal kernel only.
+        state_names: S distinct names. Tables, messages, files and the report page show them, and a
+            policy may be given with them.
+        action_names: A distinct names.
+        labels: named sets of states, such as {"failed": ["broken", "burnt"]}.
         drop_below: successors with a probability below this are removed from the nominal kernel, and
             their rows are renormalised; default: none. Compiled code replaces positive numbers below
             2.2e-308 by zero, while nature could still use them, so that a probability that small is
@@ -70,9 +75,17 @@ class RobustCMDP:
     initial: Float[np.ndarray, " S"] | None = None
     discount: float
     uncertainty: UncertaintySet | None = None
+    state_names: Sequence[str] | None = None
+    action_names: Sequence[str] | None = None
+    labels: Mapping[str, Sequence[int | str]] | None = None
     drop_below: dataclasses.InitVar[float | None] = None
 
     def __post_init__(self, drop_below: float | None) -> None:
+        with named_places(self.state_names, self.action_names):
+            self._check(drop_below)
+
+    def _check(self, drop_below: float | None) -> None:
+        """Replace all arguments by checked ones."""
         put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
         if not isinstance(self.transitions, Kernel):
             put("transitions", dense_kernel(self.transitions))
@@ -80,6 +93,9 @@ class RobustCMDP:
             put("transitions", dropped(self.transitions, drop_below))
         advice = "remove such successors with drop_below"
         refuse_subnormal("transitions", self.nominal, "probability", advice)
+        put("state_names", check_names("state_names", self.state_names, self.states))
+        put("action_names", check_names("action_names", self.action_names, self.actions))
+        put("labels", check_labels(self.labels, self.state_names, self.states))
         put("reward", self._signal("reward", self.reward))
         if not isinstance(self.constraints, Iterable):
             raise ValueError(

@@ -17,6 +17,8 @@ from holdfast.registry import UNCERTAINTY
 from holdfast.uncertainty import UncertaintySet
 
 _FORMAT = "holdfast-model-1"
+# Fields that do not change any value. A file has them in its header under "about", if there are any.
+_ABOUT = ("state_names", "action_names", "labels")
 
 
 def model_to_arrays(model: RobustCMDP) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -30,6 +32,9 @@ def model_to_arrays(model: RobustCMDP) -> tuple[dict[str, Any], dict[str, np.nda
         ],
         "uncertainty": uncertainty,
     }
+    about = {name: getattr(model, name) for name in _ABOUT}
+    if any(value is not None for value in about.values()):
+        header["about"] = {name: value for name, value in about.items() if value is not None}
     arrays: dict[str, Any] = {"reward": model.reward, "initial": model.initial}
     if isinstance(model.transitions, Kernel):
         arrays["successors"] = model.transitions.successors
@@ -98,4 +103,5 @@ def _from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Robus
         initial=arrays["initial"],
         discount=header["discount"],
         uncertainty=uncertainty.from_arrays(header["uncertainty"], fields),
+        **{name: header.get("about", {}).get(name) for name in _ABOUT},
     )

@@ -33,7 +33,10 @@ CERTIFICATE_FILE = "certificate.json"
 def write_solution(
     folder: Path, model: RobustCMDP, solution: Solution, settings: Mapping[str, Any]
 ) -> None:
-    """Write `policy.npz`, `model.npz`, `history.csv`, `solution.json` and, if any, `certificate.json`.
+    """Write the files of a solved model into a folder.
+
+    They are `policy.npz`, `policy.csv` (with names, for people), `model.npz`, `history.csv`,
+    `solution.json` and, if any, `certificate.json`.
 
     Arguments:
         folder: the folder, created if necessary.
@@ -49,11 +52,12 @@ def write_solution(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_solution(pathlib.Path(folder), model, hf.solve(model, iterations=2), settings)
         ...     sorted(path.name for path in pathlib.Path(folder).iterdir())
-        ['history.csv', 'model.npz', 'policy.npz', 'solution.json']
+        ['history.csv', 'model.npz', 'policy.csv', 'policy.npz', 'solution.json']
     """
     model.save(folder / MODEL_FILE)
     with atomic_write(folder / POLICY_FILE) as file:
         np.savez_compressed(file, policy=solution.policy)
+    solution.table().to_csv(folder / "policy.csv")
     table = columns(solution.history, ConstraintThreshold.of(model))
     write_csv(folder / "history.csv", list(table), zip(*table.values(), strict=True))
     evaluation = solution.evaluation
@@ -77,6 +81,7 @@ def write_solution(
                 for constraint, found in zip(model.constraints, evaluation.constraints, strict=True)
             ],
             "attainable": solution.attainable,
+            "price_of_determinism": None if solution.stochastic is None else solution.price,
             "model_sha256": model_digest(model),
             "versions": versions(),
         },

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import check_number, check_whole_number
 from holdfast._support.precision import float64
-from holdfast.model import RobustCMDP, check_policy
+from holdfast.model import RobustCMDP
+from holdfast.model.names import PolicyLike, policy_of
 from holdfast.model.table import TableLayout, layout_of, unpadded_table
 from holdfast.tabular.certificates.branch_and_bound import branch_and_bound
 from holdfast.tabular.certificates.critical_factor import critical_factors
@@ -199,7 +199,7 @@ def _factor(factor: float) -> str:
 @float64
 def certify(
     model: RobustCMDP,
-    policy: ArrayLike,
+    policy: PolicyLike,
     *,
     bound: bool = True,
     nodes: int | None = 0,
@@ -211,7 +211,8 @@ def certify(
 
     Arguments:
         model: the model, or its name.
-        policy: probabilities (S, A) with rows that sum to one, or action indices (S,).
+        policy: probabilities (S, A) with rows that sum to one, action indices (S,), or a mapping such as
+            {"worn": "service"} from every state to an action or to probabilities of actions.
         bound: whether to compute an upper bound on the worst-case reward of all feasible policies,
             history-dependent ones included. It takes some twenty robust optimisations.
         nodes: largest number of boxes of policies for which branch and bound computes a bound, for
@@ -243,7 +244,7 @@ def certify(
     check_nodes(model, nodes)
     check_number("target", target)
     check_number("seconds", seconds)
-    policy = check_policy("policy", policy, model.states, model.actions)
+    policy = policy_of(model, policy)
     evaluation = evaluate(model, policy)
     layout = layout_of(model)
     accuracy = _ROUGH_ACCURACY if layout.table.is_large else _ACCURACY

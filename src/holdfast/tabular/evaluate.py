@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Array, Float
-from numpy.typing import ArrayLike
 
 from holdfast._support.precision import float64
-from holdfast.model import Kernel, RobustCMDP, check_policy
+from holdfast.model import Kernel, RobustCMDP
+from holdfast.model.names import PolicyLike, policy_of
 from holdfast.model.table import TableLayout, layout_of
 from holdfast.tabular.evaluation.tilted_kernel import Tilted
 from holdfast.tabular.evaluation.values import PolicyValues
@@ -128,7 +128,7 @@ def feasibility(evaluation: Evaluation) -> str:
 
 @float64
 def evaluate(
-    model: RobustCMDP, policy: ArrayLike, *, worst_case: str | WorstCase = "dual"
+    model: RobustCMDP, policy: PolicyLike, *, worst_case: str | WorstCase = "dual"
 ) -> Evaluation:
     """Return the nominal and worst-case values of a policy, with a certified bound on the error.
 
@@ -138,7 +138,8 @@ def evaluate(
 
     Arguments:
         model: the model, or its name.
-        policy: probabilities (S, A) with rows that sum to one, or action indices (S,).
+        policy: probabilities (S, A) with rows that sum to one, action indices (S,), or a mapping such as
+            {"worn": "service"} from every state to an action or to probabilities of actions.
         worst_case: "dual", "projected-gradient" or "tilted", or one of `Dual`, `ProjectedGradient` and
             `Tilted` with settings.
 
@@ -154,7 +155,7 @@ def evaluate(
     layout = layout_of(model)
     method = layout_features(layout, worst_case_method(worst_case))
     check_method(method, layout.table)
-    padded = layout.pad_policy(check_policy("policy", policy, model.states, model.actions))
+    padded = layout.pad_policy(policy_of(model, policy))
     nominal = nominal_values(layout.table, padded)
     worst = find_worst_case(layout.table, padded, method, start=nominal)
     return report(layout, padded, nominal, worst)

@@ -8,17 +8,19 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Array, Float
-from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import check_choice, check_number, check_whole_number
 from holdfast._support.precision import float64
-from holdfast.model import RobustCMDP, check_policy
+from holdfast.model import RobustCMDP
 from holdfast.model.checks import normalised
+from holdfast.model.names import PolicyLike, policy_of
+from holdfast.model.policy_table import PolicyTable, policy_table
 from holdfast.model.table import TableLayout, layout_of
 from holdfast.registry import ALGORITHMS, Algorithm
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
 from holdfast.tabular.certify import Certificate, attainable_values, check_nodes
 from holdfast.tabular.certify import certify as prove
+from holdfast.tabular.deterministic import best_deterministic
 from holdfast.tabular.evaluate import Evaluation, evaluate, layout_features
 from holdfast.tabular.evaluation.optimum import robust_optimum
 from holdfast.tabular.evaluation.worst_case import WorstCase, check_method, worst_case_method
@@ -59,6 +61,9 @@ class Solution:
             have on its own, in the user's sense, (m,); otherwise None.
         algorithm: name of the algorithm.
         certificate: certificate of the policy with `certify=True`, otherwise None.
+        model: the model.
+        stochastic: with `deterministic=True`, the evaluation of the policy that the search for a
+            deterministic one started from; otherwise None.
 
     Example:
         >>> import holdfast as hf
@@ -75,12 +80,49 @@ class Solution:
     history: dict[str, np.ndarray]
     attainable: Float[np.ndarray, " m"] | None
     algorithm: str
+    model: RobustCMDP
     certificate: Certificate | None = None
+    stochastic: Evaluation | None = None
+
+    @property
+    def price(self) -> float:
+        """Worst-case reward that the deterministic policy loses; 0 without `deterministic=True`."""
+        if self.stochastic is None:
+            return 0.0
+        return self.stochastic.reward.worst - self.evaluation.reward.worst
+
+    def table(self) -> PolicyTable:
+        """Return the policy as a table for people, with the names of states and actions.
+
+        Example:
+            >>> import holdfast as hf
+            >>> print(hf.solve(hf.environments.n_chain(nodes=3), "rvi").table())
+            state    action
+            state 0  action 1
+            state 1  action 1
+            state 2  action 1
+        """
+        return policy_table(self.model, self.policy)
 
     def __repr__(self) -> str:
         rows = len(self.history["reward"]) - 1
         title = f"{self.algorithm}: {self.status} after {rows} iteration{'s' if rows != 1 else ''}"
-        return f"{title}\n{self.evaluation if self.certificate is None else self.certificate}"
+        lines = [title, str(self.evaluation if self.certificate is None else self.certificate)]
+        if self.stochastic is not None:
+            lines.append(price_in_words(self.stochastic, self.evaluation))
+        return "\n".join(lines)
+
+
+def price_in_words(stochastic: Evaluation, deterministic: Evaluation) -> str:
+    """Return what a deterministic policy costs, as a sentence."""
+    if stochastic.feasible and not deterministic.feasible:
+        return "deterministic: no deterministic policy was found that keeps the constraints"
+    lost = stochastic.reward.worst - deterministic.reward.worst
+    if not stochastic.feasible or abs(lost) <= 1e-6 * max(1.0, abs(stochastic.reward.worst)):
+        return "deterministic: one action in every state, at no cost"
+    share = abs(lost) / max(abs(stochastic.reward.worst), _LEAST_GAIN)
+    verb = "costs" if lost > 0 else "gains"
+    return f"deterministic: {verb} {abs(lost):.4g} of the worst-case reward ({100 * share:.2g} %)"
 
 
 @float64
@@ -93,12 +135,13 @@ def solve(
     step: Literal["exact", "taylor"] = "exact",
     safeguard: Literal["project"] | None = "project",
     worst_case: str | WorstCase = "dual",
-    initial_policy: ArrayLike | None = None,
+    initial_policy: PolicyLike | None = None,
     seed: int = 0,
     settings: Mapping[str, Any] | object | None = None,
     bounds: bool = False,
     certify: bool = False,
     nodes: int | None = 0,
+    deterministic: bool = False,
     callback: Callable[[int], None] | None = None,
 ) -> Solution:
     """Search for the policy with the largest worst-case reward that satisfies every constraint, (5).
@@ -118,8 +161,9 @@ def solve(
             paper's plain update.
         worst_case: how to find worst-case kernels: "dual", "projected-gradient" or "tilted", or one of
             `Dual`, `ProjectedGradient` and `Tilted` with settings.
-        initial_policy: probabilities (S, A) or action indices (S,). Zeros would never change under
-            multiplicative steps, so that 1e-6 of the uniform policy is mixed into a policy with zeros.
+        initial_policy: probabilities (S, A), action indices (S,), or a mapping from states to actions.
+            Zeros would never change under multiplicative steps, so that 1e-6 of the uniform policy is
+            mixed into a policy with zeros.
         seed: seed of the initial policy, with Dirichlet(1) rows, if none is given.
         settings: hyper-parameters of rpd, rcpg, r3c, cup, crpo, epirc-pgs or rnpg: a mapping, or the
             algorithm's own record from `holdfast.tabular.algorithms`, such as `RPD(dual_step=0.05)`.
@@ -133,6 +177,9 @@ def solve(
         nodes: number of boxes for branch and bound in that certificate, or None for no limit but 60
             seconds; see `certify`. Policies that branch and bound could not exclude at first then start
             further, shorter runs.
+        deterministic: whether to return a policy with one action in every state. Models with up to 256
+            such policies are searched completely; otherwise the search starts at the most likely actions
+            and changes one state at a time. `Solution.price` is the reward that this costs.
         callback: function called with the number of each iteration after it is recorded.
 
     Example:
@@ -184,7 +231,11 @@ def solve(
         run, found = _best_of(run, found, chosen, starts, min(options.iterations, _RELAXED_STEPS))
         if found is not before:
             certificate = prove(model, layout.unpad_policy(found.policy), nodes=nodes)
-    policy = layout.unpad_policy(found.policy)
+    policy, stochastic = layout.unpad_policy(found.policy), None
+    if deterministic:
+        stochastic = evaluate(model, policy, worst_case=worst_case)
+        policy = best_deterministic(layout, policy, options.worst_case)
+        certificate = prove(model, policy, nodes=nodes) if certify else None
     # Of the very policy that is returned: the search knows it padded, and with other rounding errors.
     evaluation = evaluate(model, policy, worst_case=worst_case)
     status: Status = "feasible"
@@ -200,7 +251,9 @@ def solve(
         history=run.history(),
         attainable=attained,
         algorithm=chosen.name,
+        model=model,
         certificate=certificate,
+        stochastic=stochastic,
     )
 
 
@@ -258,12 +311,12 @@ def _mixed(layout: TableLayout, policy: Float[np.ndarray, "S A"]) -> Array:
 
 
 def _initial_policy(
-    model: RobustCMDP, initial_policy: ArrayLike | None, seed: int
+    model: RobustCMDP, initial_policy: PolicyLike | None, seed: int
 ) -> Float[np.ndarray, "S A"]:
     if initial_policy is None:
         rng = np.random.default_rng(seed)
         return normalised(rng.dirichlet(np.ones(model.actions), size=model.states))
-    policy = check_policy("initial_policy", initial_policy, model.states, model.actions)
+    policy = policy_of(model, initial_policy, "initial_policy")
     if (policy > 0).all():
         return policy
     return (1 - _UNIFORM_SHARE) * policy + _UNIFORM_SHARE / model.actions

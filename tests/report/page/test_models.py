@@ -53,8 +53,8 @@ def evaluated(all_runs):
 
 def test_a_solved_model_has_every_part(lake):
     kinds = [type(block) for block in lake.blocks]
-    assert kinds == [Card, Lines, Lines, Grid, HeatMaps, Details, Details]
-    constraint = lake.blocks[2].views[0]
+    assert kinds == [Card, PageTable, Lines, Lines, Grid, HeatMaps, Details, Details]
+    constraint = lake.blocks[3].views[0]
     assert constraint.limits[0].value == 0.7
     assert constraint.limits[0].violated == "below"
     assert len(constraint.series[0].y) == 4

@@ -89,13 +89,13 @@ class HeatMap(NamedTuple):
 
 
 class HeatMaps(NamedTuple):
-    """The nominal kernel, and other kernels to compare it with; `rows` and `columns` are states."""
+    """The nominal kernel, and others to compare it with; `rows` and `columns` name the states."""
 
     key: str
     title: str
     about: str
-    rows: Numbers
-    columns: Numbers
+    rows: Sequence
+    columns: Sequence
     nominal: HeatMap
     others: Sequence[HeatMap]
     type: str = "kernels"

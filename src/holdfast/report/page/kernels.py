@@ -72,7 +72,9 @@ def kernel_block(
             f"and the {len(columns)} next states most affected."
         )
     title, first = "Nominal and worst-case kernel", HeatMap("nominal", False, nominal[cut])
-    return HeatMaps("kernels", title, about, rows, columns, first, others)
+    names = model.state_names or range(model.states)
+    states, following = ([names[s] for s in axis] for axis in (rows, columns))
+    return HeatMaps("kernels", title, about, states, following, first, others)
 
 
 def _shown(changes: Float[np.ndarray, "S S"]) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,9 @@ import numpy as np
 from holdfast import registry
 from holdfast.experiments.results import ConstraintThreshold, Results, smallest_margins
 from holdfast.experiments.store import model_digest
-from holdfast.model import RobustCMDP, check_policy
+from holdfast.model import RobustCMDP
+from holdfast.model.names import policy_of
+from holdfast.model.policy_table import policy_table
 from holdfast.report import charts
 from holdfast.report.charts import Chart, Limit, Series, label_of, styles_of
 from holdfast.report.comparison import algorithm_rows
@@ -31,6 +33,8 @@ from holdfast.tabular.certify import gap_text
 
 # The kernels of a comparison are shown for a run of this algorithm, if there is one.
 _PREFERRED = "rcpo"
+# Policies of larger models are not listed on the page; `policy.csv` has them.
+_MOST_STATES_LISTED = 200
 
 
 def solution_sections(folder: Path) -> list[Section]:
@@ -43,13 +47,14 @@ def solution_sections(folder: Path) -> list[Section]:
     check_not_newer(solution["versions"])
     status, settings = solution["status"], solution["settings"]
     model = RobustCMDP.load(folder / MODEL_FILE)
-    policy = check_policy(POLICY_FILE, read_policy(folder), model.states, model.actions)
+    policy = policy_of(model, read_policy(folder), POLICY_FILE)
     history = _read_columns(folder / "history.csv")
     certificate = folder / CERTIFICATE_FILE
     certified = certificate.is_file()
     about_set = uncertainty_in_words(model)
     blocks: list[Block] = [
         values_card(read_json(certificate) if certified else solution, about_set),
+        *_policy_blocks(model, policy),
         *_history_blocks(history, settings["algorithm"], ConstraintThreshold.of(model)),
         *kernel_blocks(model, policy),
         details("settings", "Configuration", settings),
@@ -63,6 +68,17 @@ def solution_sections(folder: Path) -> list[Section]:
     ]
     title = f"{settings['environment']}, {label_of(settings['algorithm'])}"
     return [Section(f"solution {folder}", title, [str(folder)], facts, blocks)]
+
+
+def _policy_blocks(model: RobustCMDP, policy: np.ndarray) -> list[Block]:
+    """Return the policy as a table with names; nothing for a table that nobody would read."""
+    if model.states > _MOST_STATES_LISTED:
+        return []
+    table = policy_table(model, policy)
+    head, rows = table.to_cells()
+    title = "Policy" if not table.deterministic else "Policy, one action in each state"
+    words = [i for i, name in enumerate(head) if name != "probability"]
+    return [PageTable("policy", title, head, [[*map(Cell, row)] for row in rows], words)]
 
 
 def _read_columns(path: Path) -> dict[str, np.ndarray]:

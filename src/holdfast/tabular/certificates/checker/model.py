@@ -118,7 +118,7 @@ def read_model(path: str | os.PathLike[str]) -> ExactModel:
 
 
 def _exact(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ExactModel:
-    if header["format"] != _FORMAT or set(header) != _HEADER:
+    if header["format"] != _FORMAT or set(header) - {"about"} != _HEADER:  # names change no value
         raise ValueError(f"expected the format {_FORMAT!r} with the fields {sorted(_HEADER)}")
     kind, given = header["uncertainty"]["set"], header["uncertainty"]
     if kind not in KINDS:
