@@ -21,6 +21,8 @@ _PUBLIC = {
     "holdfast.gym.from_gymnasium": "from_gymnasium",
     "holdfast.gym.costs": "Transition speed_limit",
     "holdfast.model": "Constraint Kernel RobustCMDP at_least at_most",
+    "holdfast.model.logs.from_log": "from_log",
+    "holdfast.model.logs.summary": "LogSummary",
     "holdfast.model.policy_table": "PolicyTable",
     "holdfast.simulators.certificates.stress_result": "Stress",
     "holdfast.simulators.environment": "TrainingError",
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     from holdfast.model import RobustCMDP as RobustCMDP
     from holdfast.model import at_least as at_least
     from holdfast.model import at_most as at_most
+    from holdfast.model.logs.from_log import from_log as from_log
+    from holdfast.model.logs.summary import LogSummary as LogSummary
     from holdfast.model.policy_table import PolicyTable as PolicyTable
     from holdfast.simulators.certificates.stress_result import Stress as Stress
     from holdfast.simulators.environment import TrainingError as TrainingError

@@ -18,6 +18,7 @@ from holdfast.cli._shared import BadInputError, Command, FailedError
 from holdfast.cli.bench import BenchCommand
 from holdfast.cli.certify import CertifyCommand
 from holdfast.cli.check import CheckCommand
+from holdfast.cli.fit import FitCommand
 from holdfast.cli.report import ReportCommand
 from holdfast.cli.reproduce import ReproduceCommand
 from holdfast.cli.solve import SolveCommand
@@ -26,6 +27,7 @@ from holdfast.cli.train import TrainCommand
 
 COMMANDS: dict[str, type[Command]] = {
     "reproduce": ReproduceCommand,
+    "fit": FitCommand,
     "solve": SolveCommand,
     "certify": CertifyCommand,
     "check": CheckCommand,
@@ -41,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Start with one of:
       holdfast reproduce gambler --seeds 1
+      holdfast fit log.csv --state condition --action decision --time week --signal profit=profit
       holdfast solve gambler --out runs/gambler
       holdfast certify gambler runs/gambler --proof proof.json
       holdfast check proof.json gambler

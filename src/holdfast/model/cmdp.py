@@ -24,6 +24,7 @@ from holdfast.model.checks import (
 )
 from holdfast.model.constraints import Constraint
 from holdfast.model.kernel import Kernel, dense_kernel, dropped
+from holdfast.model.logs.summary import LogSummary
 from holdfast.model.names import check_labels, check_names, named_places
 from holdfast.uncertainty import KL, UncertaintySet
 
@@ -52,6 +53,7 @@ class RobustCMDP:
             policy may be given with them.
         action_names: A distinct names.
         labels: named sets of states, such as {"failed": ["broken", "burnt"]}.
+        data: summary of the log that the model comes from, which `from_log` sets.
         drop_below: successors with a probability below this are removed from the nominal kernel, and
             their rows are renormalised; default: none. Compiled code replaces positive numbers below
             2.2e-308 by zero, while nature could still use them, so that a probability that small is
@@ -78,6 +80,7 @@ class RobustCMDP:
     state_names: Sequence[str] | None = None
     action_names: Sequence[str] | None = None
     labels: Mapping[str, Sequence[int | str]] | None = None
+    data: LogSummary | None = None
     drop_below: dataclasses.InitVar[float | None] = None
 
     def __post_init__(self, drop_below: float | None) -> None:
@@ -197,6 +200,11 @@ class RobustCMDP:
             raise ValueError(
                 f"constraints[{index}]: expected at_least(signal, threshold) or "
                 f"at_most(signal, threshold), got {type(constraint).__name__}"
+            )
+        if isinstance(constraint.signal, str):
+            raise ValueError(
+                f"constraints[{index}]: the signal {constraint.signal!r} is known by name only to "
+                "from_log and to files of other tools; give its array"
             )
         signal = self._signal(f"constraints[{index}]", constraint.signal)
         return dataclasses.replace(constraint, signal=signal)

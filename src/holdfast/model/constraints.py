@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,8 @@ class Constraint:
     sense (`shown`).
 
     Arguments:
-        signal: (S, A), or in the kernel's layout if it depends on the next state.
+        signal: (S, A), or in the kernel's layout if it depends on the next state; or the name of a
+            signal that `from_log` or a file of another tool provides.
         threshold: bound on the discounted sum of the signal, from the initial distribution.
         sense: "at_least" for a utility, "at_most" for a cost.
         name: label in tables and plots.
@@ -43,7 +45,7 @@ class Constraint:
         if self.sense not in ("at_least", "at_most"):
             raise ValueError(f"sense: expected 'at_least' or 'at_most', got {self.sense!r}")
         threshold = finite_number("threshold", self.threshold)
-        object.__setattr__(self, "signal", frozen(numbers_of("signal", self.signal)))
+        object.__setattr__(self, "signal", _named_or_array(self.signal))
         object.__setattr__(self, "threshold", threshold)
 
     @property
@@ -71,11 +73,34 @@ class Constraint:
         return f"{name} {relation} {self.threshold:g}"
 
 
-def at_least(signal: ArrayLike, threshold: float, *, name: str | None = None) -> Constraint:
+def _named_or_array(signal: Any) -> Any:
+    """Return a signal as a read-only array; the name of a signal in a log or a file stays a name."""
+    return signal if isinstance(signal, str) else frozen(numbers_of("signal", signal))
+
+
+def with_signals(
+    constraints: Iterable[Any], find: Callable[[Constraint, str], Float[np.ndarray, "..."]]
+) -> list[Any]:
+    """Return constraints in which names of signals are replaced by the signals.
+
+    Arguments:
+        constraints: constraints, some with the name of a signal.
+        find: function of the constraint and of the name of a signal that returns the signal.
+    """
+    return [
+        dataclasses.replace(each, signal=find(each, each.signal), name=each.name or each.signal)
+        if isinstance(each, Constraint) and isinstance(each.signal, str)
+        else each
+        for each in constraints
+    ]
+
+
+def at_least(signal: ArrayLike | str, threshold: float, *, name: str | None = None) -> Constraint:
     """Return the constraint that the discounted sum of a utility is at least a threshold.
 
     Arguments:
-        signal: (S, A), or in the kernel's layout if it depends on the next state.
+        signal: (S, A), or in the kernel's layout if it depends on the next state; or the name of a
+            signal of `from_log`.
         threshold: the smallest accepted value, from the initial distribution.
         name: label in tables and plots.
 
@@ -84,14 +109,15 @@ def at_least(signal: ArrayLike, threshold: float, *, name: str | None = None) ->
         >>> print(hf.at_least([[1.0, 0.0]], 2.5, name="thrift"))
         thrift ≥ 2.5
     """
-    return Constraint(numbers_of("signal", signal), threshold, "at_least", name)
+    return Constraint(_named_or_array(signal), threshold, "at_least", name)
 
 
-def at_most(signal: ArrayLike, threshold: float, *, name: str | None = None) -> Constraint:
+def at_most(signal: ArrayLike | str, threshold: float, *, name: str | None = None) -> Constraint:
     """Return the constraint that the discounted sum of a cost is at most a threshold.
 
     Arguments:
-        signal: (S, A), or in the kernel's layout if it depends on the next state.
+        signal: (S, A), or in the kernel's layout if it depends on the next state; or the name of a
+            signal of `from_log`.
         threshold: the largest accepted value, from the initial distribution.
         name: label in tables and plots.
 
@@ -100,4 +126,4 @@ def at_most(signal: ArrayLike, threshold: float, *, name: str | None = None) -> 
         >>> print(hf.at_most([[1.0, 0.0]], 0.1))
         cost ≤ 0.1
     """
-    return Constraint(numbers_of("signal", signal), threshold, "at_most", name)
+    return Constraint(_named_or_array(signal), threshold, "at_most", name)

@@ -13,11 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import meant
-from holdfast.model.checks import check_policy
 
 if TYPE_CHECKING:
     from holdfast.model.cmdp import RobustCMDP
@@ -149,34 +147,7 @@ def check_labels(
     }
 
 
-def policy_of(model: RobustCMDP, policy: Any, argument: str = "policy") -> Float[np.ndarray, "S A"]:
-    """Return a policy that is given in any form as an array whose rows sum to one.
-
-    Arguments:
-        model: the model.
-        policy: probabilities (S, A), action indices (S,), the names of S actions, or a mapping from
-            every state to an action or to a mapping from actions to probabilities.
-        argument: the argument's name, for error messages.
-
-    Raises:
-        ValueError: the shape is wrong, a row is not a distribution, or a state or action does not exist.
-
-    Example:
-        >>> import holdfast as hf
-        >>> import numpy as np
-        >>> model = hf.RobustCMDP(
-        ...     transitions=np.full((2, 2, 2), 0.5), reward=np.zeros((2, 2)), discount=0.9,
-        ...     state_names=["new", "worn"], action_names=["run", "service"])
-        >>> print(policy_of(model, {"new": "run", "worn": {"run": 0.2, "service": 0.8}}))
-        [[1.  0. ]
-         [0.2 0.8]]
-    """
-    with named_places(model.state_names, model.action_names):
-        given = _without_names(model, policy, argument)
-        return check_policy(argument, given, model.states, model.actions)
-
-
-def _without_names(model: RobustCMDP, policy: Any, argument: str) -> Any:
+def without_names(argument: str, policy: Any, model: RobustCMDP) -> Any:
     """Return a policy that is given by names as an array; another one unchanged."""
 
     def action(given: Any) -> int:

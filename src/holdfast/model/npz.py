@@ -13,6 +13,7 @@ import numpy as np
 from holdfast.model.cmdp import RobustCMDP
 from holdfast.model.constraints import Constraint
 from holdfast.model.kernel import Kernel
+from holdfast.model.logs.summary import LogSummary
 from holdfast.registry import UNCERTAINTY
 from holdfast.uncertainty import UncertaintySet
 
@@ -33,6 +34,7 @@ def model_to_arrays(model: RobustCMDP) -> tuple[dict[str, Any], dict[str, np.nda
         "uncertainty": uncertainty,
     }
     about = {name: getattr(model, name) for name in _ABOUT}
+    about["data"] = None if model.data is None else model.data.to_dict()
     if any(value is not None for value in about.values()):
         header["about"] = {name: value for name, value in about.items() if value is not None}
     arrays: dict[str, Any] = {"reward": model.reward, "initial": model.initial}
@@ -91,7 +93,7 @@ def _from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Robus
     # A file may name any object. Only a subclass of `UncertaintySet` is called.
     if not (isinstance(uncertainty, type) and issubclass(uncertainty, UncertaintySet)):
         raise ValueError(f"uncertainty: {header['uncertainty']['set']!r} is not an uncertainty set")
-    own = "uncertainty_"
+    own, about = "uncertainty_", header.get("about", {})
     fields = {name[len(own) :]: arrays[name] for name in arrays if name.startswith(own)}
     return RobustCMDP(
         transitions=transitions,
@@ -103,5 +105,6 @@ def _from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Robus
         initial=arrays["initial"],
         discount=header["discount"],
         uncertainty=uncertainty.from_arrays(header["uncertainty"], fields),
-        **{name: header.get("about", {}).get(name) for name in _ABOUT},
+        **{name: about.get(name) for name in _ABOUT},
+        data=LogSummary.from_dict(about["data"]) if "data" in about else None,
     )

@@ -14,7 +14,8 @@ from jaxtyping import Float
 from holdfast._support.arguments import check_number, check_whole_number
 from holdfast._support.precision import float64
 from holdfast.model import RobustCMDP
-from holdfast.model.names import PolicyLike, policy_of
+from holdfast.model.names import PolicyLike
+from holdfast.model.policies import policy_of
 from holdfast.model.table import TableLayout, layout_of, unpadded_table
 from holdfast.tabular.certificates.branch_and_bound import branch_and_bound
 from holdfast.tabular.certificates.critical_factor import critical_factors
@@ -244,7 +245,7 @@ def certify(
     check_nodes(model, nodes)
     check_number("target", target)
     check_number("seconds", seconds)
-    policy = policy_of(model, policy)
+    policy = policy_of("policy", policy, model)
     evaluation = evaluate(model, policy)
     layout = layout_of(model)
     accuracy = _ROUGH_ACCURACY if layout.table.is_large else _ACCURACY

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float
 
 from holdfast._support.precision import float64
 from holdfast.model import Kernel, RobustCMDP
-from holdfast.model.names import PolicyLike, policy_of
+from holdfast.model.names import PolicyLike
+from holdfast.model.policies import policy_of
 from holdfast.model.table import TableLayout, layout_of
 from holdfast.tabular.evaluation.tilted_kernel import Tilted
 from holdfast.tabular.evaluation.values import PolicyValues
@@ -155,7 +156,7 @@ def evaluate(
     layout = layout_of(model)
     method = layout_features(layout, worst_case_method(worst_case))
     check_method(method, layout.table)
-    padded = layout.pad_policy(policy_of(model, policy))
+    padded = layout.pad_policy(policy_of("policy", policy, model))
     nominal = nominal_values(layout.table, padded)
     worst = find_worst_case(layout.table, padded, method, start=nominal)
     return report(layout, padded, nominal, worst)

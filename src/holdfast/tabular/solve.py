@@ -13,7 +13,8 @@ from holdfast._support.arguments import check_choice, check_number, check_whole_
 from holdfast._support.precision import float64
 from holdfast.model import RobustCMDP
 from holdfast.model.checks import normalised
-from holdfast.model.names import PolicyLike, policy_of
+from holdfast.model.names import PolicyLike
+from holdfast.model.policies import policy_of
 from holdfast.model.policy_table import PolicyTable, policy_table
 from holdfast.model.table import TableLayout, layout_of
 from holdfast.registry import ALGORITHMS, Algorithm
@@ -316,7 +317,7 @@ def _initial_policy(
     if initial_policy is None:
         rng = np.random.default_rng(seed)
         return normalised(rng.dirichlet(np.ones(model.actions), size=model.states))
-    policy = policy_of(model, initial_policy, "initial_policy")
+    policy = policy_of("initial_policy", initial_policy, model)
     if (policy > 0).all():
         return policy
     return (1 - _UNIFORM_SHARE) * policy + _UNIFORM_SHARE / model.actions

@@ -22,6 +22,7 @@ from holdfast.report.page.content import (
     PageTable,
     Scatter,
 )
+from holdfast.report.page.data import data_blocks
 from holdfast.report.page.grid import grid_block, map_of, under_policy
 from holdfast.report.page.kernels import MOST_COLUMNS, MOST_ROWS, kernel_block
 from holdfast.report.page.models import (
@@ -281,3 +282,23 @@ def test_several_constraints_have_a_view_of_their_margin_each(fabricate):
         "margin of thrift 1": [0.1, -0.3],
         "margin of cost 2": [0.2, 0.1],
     }
+
+
+def test_a_model_from_a_log_shows_its_data_and_names():
+    log = {
+        "s": ["a", "b", "a"] * 5,
+        "do": ["x", "x", "y"] * 5,
+        "t": ["b", "a", "a"] * 5,
+        "r": [1, 0, 2] * 5,
+    }
+    model = hf.from_log(log, state="s", action="do", next_state="t", signals={"gain": "r"})
+    card, pairs = data_blocks(model)
+    assert card.verdict.text == "1 of 4 pairs were never visited."
+    assert "never visited: b / y" in card.statements[0]
+    assert [[cell.text for cell in row[:3]] for row in pairs.rows] == [
+        ["a", "x", "5"], ["a", "y", "5"], ["b", "x", "5"], ["b", "y", "0"],
+    ]  # fmt: skip
+    assert pairs.rows[3][3].text == "1 [0, 2]"
+    assert data_blocks(hf.environments.n_chain(nodes=3)) == []
+    worst = {"reward": model.transitions}
+    assert kernel_block(model, np.full((2, 2), 0.5), worst).rows == ["a", "b"]

@@ -13,13 +13,14 @@ from holdfast import registry
 from holdfast.experiments.results import ConstraintThreshold, Results, smallest_margins
 from holdfast.experiments.store import model_digest
 from holdfast.model import RobustCMDP
-from holdfast.model.names import policy_of
+from holdfast.model.policies import policy_of
 from holdfast.model.policy_table import policy_table
 from holdfast.report import charts
 from holdfast.report.charts import Chart, Limit, Series, label_of, styles_of
 from holdfast.report.comparison import algorithm_rows
 from holdfast.report.page.certificate import margin_text, value_text, values_card
 from holdfast.report.page.content import Block, Cell, Lines, PageTable, Scatter, Section, details
+from holdfast.report.page.data import data_blocks
 from holdfast.report.page.kernels import kernel_blocks
 from holdfast.report.records import check_not_newer, read_json
 from holdfast.report.solution import (
@@ -47,7 +48,7 @@ def solution_sections(folder: Path) -> list[Section]:
     check_not_newer(solution["versions"])
     status, settings = solution["status"], solution["settings"]
     model = RobustCMDP.load(folder / MODEL_FILE)
-    policy = policy_of(model, read_policy(folder), POLICY_FILE)
+    policy = policy_of(POLICY_FILE, read_policy(folder), model)
     history = _read_columns(folder / "history.csv")
     certificate = folder / CERTIFICATE_FILE
     certified = certificate.is_file()
@@ -55,6 +56,7 @@ def solution_sections(folder: Path) -> list[Section]:
     blocks: list[Block] = [
         values_card(read_json(certificate) if certified else solution, about_set),
         *_policy_blocks(model, policy),
+        *data_blocks(model),
         *_history_blocks(history, settings["algorithm"], ConstraintThreshold.of(model)),
         *kernel_blocks(model, policy),
         details("settings", "Configuration", settings),

@@ -1,0 +1,1 @@
+"""Models from logs: columns of a table, transitions, signals with limits, and a summary of the data."""
