@@ -23,6 +23,7 @@ _PUBLIC = {
     "holdfast.model": "Constraint Kernel RobustCMDP at_least at_most",
     "holdfast.model.logs.from_log": "from_log",
     "holdfast.model.logs.summary": "LogSummary",
+    "holdfast.model.mdptoolbox": "from_mdptoolbox",
     "holdfast.model.policy_table": "PolicyTable",
     "holdfast.simulators.certificates.stress_result": "Stress",
     "holdfast.simulators.environment": "TrainingError",
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from holdfast.model import at_most as at_most
     from holdfast.model.logs.from_log import from_log as from_log
     from holdfast.model.logs.summary import LogSummary as LogSummary
+    from holdfast.model.mdptoolbox import from_mdptoolbox as from_mdptoolbox
     from holdfast.model.policy_table import PolicyTable as PolicyTable
     from holdfast.simulators.certificates.stress_result import Stress as Stress
     from holdfast.simulators.environment import TrainingError as TrainingError

@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Float
 
 from holdfast._support.arguments import first_place, numbers_of
-from holdfast._support.files import write_bytes
 from holdfast.model.checks import (
     check_distributions,
     finite_number,
@@ -147,6 +146,9 @@ class RobustCMDP:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a `.npz` file. The file appears only when it is complete.
 
+        A path that ends with `.umb` gives a UMB file, which other tools read; it has the kernel or the
+        intervals, the signals, the labels and the names of actions, but no thresholds and no discount.
+
         Example:
             >>> import pathlib, tempfile, holdfast as hf
             >>> with tempfile.TemporaryDirectory() as folder:
@@ -155,23 +157,43 @@ class RobustCMDP:
             ...     hf.RobustCMDP.load(path).states
             5
         """
-        from holdfast.model.npz import model_to_bytes
+        from holdfast.model.files import save_model
 
-        write_bytes(path, model_to_bytes(self))
+        save_model(self, path)
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> RobustCMDP:
-        """Return the model in a file that `save` wrote.
+    def load(
+        path: str | os.PathLike[str],
+        *,
+        discount: float | None = None,
+        reward: str | None = None,
+        constraints: Sequence[Constraint] = (),
+    ) -> RobustCMDP:
+        """Return the model in a file that `save` wrote, or in a file of another tool.
+
+        Files of other tools end with `.umb`, `.drn` (Storm) or `.tra` (PRISM, with the `.lab`, `.srew`
+        and `.trew` files beside it). Intervals become an `Interval` set, labels become `labels`. They
+        say neither discount nor constraints, so these are given here.
 
         No code in the file runs. If the file names a user-defined uncertainty set, the module of that
         set is imported.
 
-        Raises:
-            ValueError: the file is damaged or is not a Holdfast model; the message names the file.
-        """
-        from holdfast.model.npz import load_model
+        Arguments:
+            path: the file.
+            discount: discount of a model of another tool; default: 0.99.
+            reward: name of the reward structure to maximise; default: the first one.
+            constraints: constraints, which may name reward structures: `hf.at_most("energy", 5.0)`.
 
-        return load_model(path)
+        Raises:
+            ValueError: the file is damaged or is not a model; the message names the file.
+        """
+        from holdfast.model.explicit import DEFAULT_DISCOUNT, ModelRules
+        from holdfast.model.files import load_model
+
+        if discount is None and reward is None and not constraints:
+            return load_model(path)
+        chosen = DEFAULT_DISCOUNT if discount is None else discount
+        return load_model(path, ModelRules(chosen, reward, constraints))
 
     def __repr__(self) -> str:
         constraints = ", ".join(map(str, self.constraints))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,17 +70,6 @@ def model_from_bytes(data: bytes, name: str = "model") -> RobustCMDP:
     except Exception as error:  # zipfile, zlib and NumPy raise eight kinds for damaged archives
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{name}: not a Holdfast model: {reason}") from error
-
-
-def load_model(path: str | os.PathLike[str]) -> RobustCMDP:
-    """Return the model in a file that `RobustCMDP.save` wrote; the checks of `RobustCMDP` apply."""
-    if not Path(path).exists():
-        raise FileNotFoundError(f"{path}: no such file")
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path}: not a Holdfast model: {error}") from error
-    return model_from_bytes(data, str(path))
 
 
 def _from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> RobustCMDP:
