@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 from pathlib import Path
 
 import nbclient
@@ -15,6 +16,7 @@ NOTEBOOKS = sorted(path.name for path in EXAMPLES.glob("*.ipynb"))
 PRINTED = {
     "compare_algorithms.py": "rcpo              3.276        0.000  True",
     "gymnasium_pendulum.py": "limit on the cost of an episode (5.0,)",
+    "maintenance_log.py": "5000 rows written to maintenance.csv",
     "own_uncertainty_set.py": "RCPO: feasible",
     "solve_and_certify.py": "feasible in the worst case",
     "stress_a_policy.py": "nominal",
@@ -41,6 +43,7 @@ def test_a_script_runs(script, capsys, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs(name, tmp_path):
+    shutil.copy(EXAMPLES / "maintenance_log.py", tmp_path)  # the log of a notebook
     notebook = nbformat.read(EXAMPLES / name, as_version=4)
     nbclient.NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}

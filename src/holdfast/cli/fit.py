@@ -62,6 +62,8 @@ class FitCommand:
     """All states there are."""
     actions: Annotated[tuple[str, ...], option("NAME ...", "those in the log")] = ()
     """All actions there are."""
+    possible: Annotated[tuple[str, ...], option("STATE[/ACTION]=NEXT,...", "all")] = ()
+    """Next states that are possible at all, known without the log."""
     bins: Annotated[tuple[str, ...], option("COLUMN=N|A,B,...", "none")] = ()
     """For a numeric column, a number of bins of equal width, or their inner limits."""
     ranges: Annotated[
@@ -108,6 +110,7 @@ class FitCommand:
                 reward=self.reward or None,
                 constraints=constraints,
                 **{name: getattr(self, name) or None for name in _OPTIONAL},
+                possible=_possible(self.possible) or None,
                 bins={k: _bins(v) for k, v in _pairs("bins", self.bins).items()},
                 ranges={k: _numbers("ranges", v) for k, v in _pairs("ranges", self.ranges).items()},
                 exact=self.exact,
@@ -141,6 +144,20 @@ def _pairs(argument: str, given: tuple[str, ...]) -> dict[str, str]:
         if name in found:
             raise ValueError(f"{argument}: {name} is given twice")
         found[name] = value
+    return found
+
+
+def _possible(given: tuple[str, ...]) -> dict[Any, list[str]]:
+    """Return possible next states by state, or by state and action.
+
+    Example:
+        >>> _possible(("broken=new,broken", "worn/replace=new"))
+        {'broken': ['new', 'broken'], ('worn', 'replace'): ['new']}
+    """
+    found: dict[Any, list[str]] = {}
+    for key, value in _pairs("possible", given).items():
+        state, slash, action = key.partition("/")
+        found[(state, action) if slash else state] = value.split(",")
     return found
 
 

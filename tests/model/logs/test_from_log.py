@@ -394,12 +394,25 @@ def test_the_command_writes_a_model_that_other_commands_read(log, tmp_path, caps
         "--range",
         "profit=-6,7",
     ]
-    options += ["--at-most", "down=4", "--discount", "0.9", "--out", out, "--states", *STATES]
+    options += [
+        "--possible",
+        "broken=new,broken",
+        "--at-most",
+        "down=4",
+        "--discount",
+        "0.9",
+        "--out",
+        out,
+        "--states",
+        *STATES,
+    ]
     assert main(["fit", path, *options]) == 0
     printed = capsys.readouterr().out
     assert "transitions               400 in 4 episodes" in printed
     model = hf.RobustCMDP.load(out)
-    np.testing.assert_array_equal(model.uncertainty.upper, fit(log).uncertainty.upper)
+    np.testing.assert_array_equal(
+        model.uncertainty.upper, fit(log, possible={"broken": ["new", "broken"]}).uncertainty.upper
+    )
     assert str(model.data).splitlines()[1:] == str(fit(log).data).splitlines()[1:]
     assert main(["fit", path, "--state", "s", "--action", "act", "--next", "t", "--out", out]) == 2
     assert "--action: " in capsys.readouterr().err
