@@ -35,9 +35,11 @@ _PUBLIC = {
     "holdfast.tabular.evaluation.projected_gradient": "ProjectedGradient",
     "holdfast.tabular.evaluation.tilted_kernel": "Tilted",
     "holdfast.tabular.evaluation.worst_case": "Dual",
+    "holdfast.tabular.sensitivity": "Sensitivity",
     "holdfast.tabular.solve": "Solution",
+    "holdfast.tabular.sweep": "Sweep",
     "holdfast.uncertainty": "KL ChiSquare Contamination Interval TotalVariation Wasserstein",
-    "holdfast.verbs": "certify evaluate load solve stress train",
+    "holdfast.verbs": "certify evaluate load sensitivity solve stress sweep train",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
@@ -78,7 +80,9 @@ if TYPE_CHECKING:
     )
     from holdfast.tabular.evaluation.tilted_kernel import Tilted as Tilted
     from holdfast.tabular.evaluation.worst_case import Dual as Dual
+    from holdfast.tabular.sensitivity import Sensitivity as Sensitivity
     from holdfast.tabular.solve import Solution as Solution
+    from holdfast.tabular.sweep import Sweep as Sweep
     from holdfast.uncertainty import KL as KL
     from holdfast.uncertainty import ChiSquare as ChiSquare
     from holdfast.uncertainty import Contamination as Contamination
@@ -88,8 +92,10 @@ if TYPE_CHECKING:
     from holdfast.verbs import certify as certify
     from holdfast.verbs import evaluate as evaluate
     from holdfast.verbs import load as load
+    from holdfast.verbs import sensitivity as sensitivity
     from holdfast.verbs import solve as solve
     from holdfast.verbs import stress as stress
+    from holdfast.verbs import sweep as sweep
     from holdfast.verbs import train as train
 
 # `import holdfast` makes its environments known to `gymnasium.make`.

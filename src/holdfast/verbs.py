@@ -1,4 +1,4 @@
-"""The public verbs: `evaluate`, `solve`, `certify`, `train`, `stress` and `load`.
+"""The public verbs: `evaluate`, `solve`, `certify`, `sensitivity`, `sweep`, `train`, `stress`, `load`.
 
 Each verb accepts a name wherever it accepts a model or a simulator. It passes the object on to the
 function of the same name in `holdfast.tabular` or `holdfast.simulators`, and has the signature and the
@@ -21,7 +21,9 @@ from holdfast._support.arguments import meant
 from holdfast.model import RobustCMDP
 from holdfast.tabular import certify as _certify
 from holdfast.tabular import evaluate as _evaluate
+from holdfast.tabular import sensitivity as _sensitivity
 from holdfast.tabular import solve as _solve
+from holdfast.tabular import sweep as _sweep
 
 if TYPE_CHECKING:
     from holdfast.simulators.environment import Environment
@@ -153,6 +155,8 @@ def _accepting_names(
 evaluate = _accepting_names(_evaluate.evaluate, "model", as_model)
 solve = _accepting_names(_solve.solve, "model", as_model)
 certify = _accepting_names(_certify.certify, "model", as_model)
+sensitivity = _accepting_names(_sensitivity.sensitivity, "model", as_model)
+sweep = _accepting_names(_sweep.sweep, "model", as_model)
 
 
 def __getattr__(name: str) -> Any:

@@ -23,6 +23,7 @@ from holdfast.cli.report import ReportCommand
 from holdfast.cli.reproduce import ReproduceCommand
 from holdfast.cli.solve import SolveCommand
 from holdfast.cli.stress import StressCommand
+from holdfast.cli.sweep import SweepCommand
 from holdfast.cli.train import TrainCommand
 
 COMMANDS: dict[str, type[Command]] = {
@@ -31,6 +32,7 @@ COMMANDS: dict[str, type[Command]] = {
     "solve": SolveCommand,
     "certify": CertifyCommand,
     "check": CheckCommand,
+    "sweep": SweepCommand,
     "train": TrainCommand,
     "stress": StressCommand,
     "bench": BenchCommand,
@@ -47,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       holdfast solve gambler --out runs/gambler
       holdfast certify gambler runs/gambler --proof proof.json
       holdfast check proof.json gambler
+      holdfast sweep gambler --limit utility=1,2,3
       holdfast train point-gather --algorithm rcpo --radius 0.2 --cost-limit 0.1 --seeds 5
       holdfast stress runs/train/point-gather-rcpo-radius-0.2
       holdfast bench paper --seeds 1
