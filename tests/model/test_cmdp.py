@@ -247,7 +247,11 @@ def test_bad_signals(signal, message):
     ("make", "message"),
     [
         (lambda: model(reward="much"), "reward: expected an array of numbers"),
-        (lambda: hf.at_least("much", 1.0), "signal: expected an array of numbers"),
+        (lambda: hf.at_least(["much"], 1.0), "signal: expected an array of numbers"),
+        (
+            lambda: model(constraints=[hf.at_least("much", 1.0)]),
+            "constraints[0]: the signal 'much' is known by name only to from_log and to files",
+        ),
         (lambda: hf.at_most([[1.0], [1.0, 2.0]], 1.0), "signal: expected an array of numbers"),
         (lambda: hf.at_least(PAIRS, np.nan), "threshold: expected a finite number, got nan"),
         (lambda: hf.at_most(PAIRS, np.inf), "threshold: expected a finite number, got inf"),

@@ -206,4 +206,6 @@ def named_places(states: Sequence[str] | None, actions: Sequence[str] | None) ->
             return f"{match[0]} {names[index]!r}" if known else match[0]  # type: ignore[index]
 
         message = re.sub(r"\b(state|action) (\d+)\b", named, str(error))
+        if message == str(error):
+            raise
         raise ValueError(message) from error

@@ -94,7 +94,7 @@ def from_log(
         discount: see `RobustCMDP`.
         confidence: a number in (0, 1).
         sampling: "adaptive" if visits may depend on outcomes, as in any log of a running system, or
-            "fixed"; see `from_counts`.
+            "fixed"; see `from_counts`. The limits of signals always allow for adaptive sampling.
         uncertainty: "interval", "kl" or "total-variation".
         **model: further arguments of `RobustCMDP`, such as `labels`.
 
