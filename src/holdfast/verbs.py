@@ -1,4 +1,4 @@
-"""The public verbs: `evaluate`, `solve`, `certify`, `train`, `stress` and `load`.
+"""The public verbs: `evaluate`, `solve`, `certify`, `train`, `stress`, `check_environment` and `load`.
 
 Each verb accepts a name wherever it accepts a model or a simulator. It passes the object on to the
 function of the same name in `holdfast.tabular` or `holdfast.simulators`, and has the signature and the
@@ -156,8 +156,8 @@ certify = _accepting_names(_certify.certify, "model", as_model)
 
 
 def __getattr__(name: str) -> Any:
-    """Return `train` or `stress`, made when first used: both need the simulators' modules."""
-    if name not in ("train", "stress"):
+    """Return a verb for simulators, made when first used: it needs the simulators' modules."""
+    if name not in ("train", "stress", "check_environment"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     verb = registry.imported(f"holdfast.simulators.{name}:{name}")
     globals()[name] = _accepting_names(verb, "environment", as_simulator)

@@ -77,6 +77,8 @@ class TrainCommand:
     """Key of the cost in the info of a Gymnasium environment."""
     speed_limit: Annotated[float | None, option("V", "none")] = None
     """Speed above which a step of a Gymnasium environment costs 1, in its own unit, as the only cost."""
+    step_timeout: Annotated[float | None, option("S", "300")] = None
+    """Seconds that a reset or a step of a Gymnasium environment may take; 0 for any number."""
     trust_region: Annotated[float, arg(metavar="DELTA")] = Settings.trust_region
     """Largest mean KL divergence of one update, in nats."""
     devices: Annotated[int, arg(metavar="N")] = 1
@@ -165,11 +167,13 @@ class TrainCommand:
         """Return the named simulator, or the Gymnasium environment with its options."""
         options: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("channel", "cost", "speed_limit")
+            for name in ("channel", "cost", "speed_limit", "step_timeout")
             if getattr(self, name) not in ((), "", None)
         }
         if options and self.environment in registry.ENVIRONMENTS:
-            raise ValueError(f"{next(iter(options))}: {self.environment} has its own")
+            name = next(iter(options))
+            why = "steps inside JAX" if name == "step_timeout" else "has its own"
+            raise ValueError(f"{name}: {self.environment} {why}")
         if self.cost and self.speed_limit is not None:
             raise ValueError("speed_limit: give either a speed limit or a cost, not both")
         import holdfast as hf
@@ -182,4 +186,6 @@ class TrainCommand:
             options["channel"] = from_text(self.channel)
         if self.speed_limit is not None:
             options["cost"] = hf.speed_limit(options.pop("speed_limit"))
+        if self.step_timeout == 0:
+            options["step_timeout"] = None
         return hf.disturb(self.environment, **options)

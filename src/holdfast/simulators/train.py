@@ -21,13 +21,8 @@ from holdfast._support.arguments import check_whole_number
 from holdfast._support.devices import check_devices, on_devices, over_devices, row
 from holdfast._version import __version__
 from holdfast.registry import SIMULATOR_ALGORITHMS, Algorithm
-from holdfast.simulators.environment import (
-    Environment,
-    TrainingError,
-    check_disturbed,
-    check_environment,
-    host_failures,
-)
+from holdfast.simulators.check_environment import check_disturbed, check_environment
+from holdfast.simulators.environment import Environment, TrainingError, host_failures
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.training import checkpoint, runs
 from holdfast.simulators.training.learner import Learner, first_learners, iterations
@@ -151,7 +146,7 @@ def prepare(
         devices=devices,
         algorithm_settings=chosen.read_settings(algorithm_settings, "algorithm_settings"),
     )
-    check_environment(env)
+    check_environment(env, steps=0)
     run = TrainingRun(env, chosen, asked, limits, plan, every)
     run.describe(), run.state_shapes()  # both raise if the environment cannot be used
     return run
