@@ -34,6 +34,38 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         raise
 
 
+# File systems allow 255 bytes in a name; a path adds a radius, a seed and an ending to it.
+_LONGEST_NAME = 150
+
+
+def check_path_name(argument: str, name: str) -> None:
+    """Raise a ValueError unless a name can be part of a path without leaving its folder.
+
+    Example:
+        >>> check_path_name("variants", "slow steps")
+        >>> check_path_name("variants", "/../../x")
+        Traceback (most recent call last):
+        ...
+        ValueError: variants: '/../../x' cannot be part of a file name
+    """
+    odd = any(character in "/\\" or not character.isprintable() for character in name)
+    if not name or odd or name.startswith(".") or len(name.encode()) > _LONGEST_NAME:
+        shown = name if len(name) <= _LONGEST_NAME else f"{name[:40]}…"
+        raise ValueError(f"{argument}: {shown!r} cannot be part of a file name")
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """Return the path of a file in a folder.
+
+    Raises:
+        ValueError: the name leads out of the folder, also by way of a link.
+    """
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{name}: leads out of {folder}")
+    return path
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file, whole or not at all."""
     write_bytes(path, text.encode())

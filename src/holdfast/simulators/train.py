@@ -26,7 +26,13 @@ from holdfast.simulators.environment import Environment, TrainingError, host_fai
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.training import checkpoint, runs
 from holdfast.simulators.training.learner import Learner, first_learners, iterations
-from holdfast.simulators.training.settings import Plan, Settings, cost_limits, read_settings
+from holdfast.simulators.training.settings import (
+    MOST_SEEDS,
+    Plan,
+    Settings,
+    cost_limits,
+    read_settings,
+)
 from holdfast.simulators.training.tensorboard import event_log
 
 __all__ = ["TrainingError", "TrainingRun", "prepare", "train"]
@@ -157,6 +163,8 @@ def _seeds(seed: int, seeds: int | Sequence[int] | None) -> tuple[int, ...]:
         raise ValueError("seed: give either seed or seeds, not both")
     if isinstance(seeds, numbers.Integral):
         check_whole_number("seeds", seeds, least=1)
+        if seeds > MOST_SEEDS:
+            raise ValueError(f"seeds: expected at most {MOST_SEEDS:,}, got {seeds:,}")
         return tuple(range(int(seeds)))
     if seeds is None:
         seeds = (seed,)
