@@ -111,6 +111,9 @@ def as_simulator(given: Any, **options: Any) -> Environment:
 def simulator_from(description: Mapping[str, Any]) -> Environment | None:
     """Return the simulator that a saved description belongs to, or None if it cannot be made again.
 
+    A file only names registered environments. An import string in it is not followed, since the file
+    would choose which code runs.
+
     Example:
         >>> from holdfast.verbs import as_simulator, simulator_from
         >>> env = as_simulator("point-gather", horizon=20)
@@ -122,9 +125,19 @@ def simulator_from(description: Mapping[str, Any]) -> Environment | None:
             from holdfast.gym.disturb import from_recipe
 
             env: Environment = from_recipe(description)
+        elif description.get("name") in registry.ENVIRONMENTS:
+            env = as_simulator(description["name"], **description.get("options", {}))
         else:
-            env = as_simulator(str(description.get("name", "")), **description.get("options", {}))
-    except (TypeError, ValueError, KeyError, ImportError):
+            return None
+    except (
+        TypeError,
+        ValueError,
+        KeyError,
+        ImportError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+    ):
         return None
     # Compared as JSON, in which a tuple is a list.
     same = json.loads(json.dumps(env.description())) == json.loads(json.dumps(dict(description)))

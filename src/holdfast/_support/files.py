@@ -77,6 +77,26 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         file.write(data)
 
 
+def read_json(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
+    """Return the record in a JSON file.
+
+    Arguments:
+        path: the file.
+        what: what the file should be, for the message.
+
+    Raises:
+        ValueError: the file cannot be read or contains no record; the message names it.
+    """
+    try:
+        found = json.loads(Path(path).read_text("utf-8"))
+    # Deep nesting exceeds Python's stack, and a number may exceed the memory.
+    except (ValueError, OSError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{path}: damaged, not {what} ({error})") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: damaged, not {what}")
+    return found
+
+
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write a value as JSON: NaN becomes null, an infinity the string "inf"."""
     write_text(path, to_json(value) + "\n")

@@ -148,13 +148,13 @@ class SetOptions:
 
 
 def _metric(path: str) -> np.ndarray:
-    import numpy as np
+    from holdfast._support.archives import read_array
 
     if not path:
         raise ValueError("metric: this set needs the distances between states")
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        return read_array(path)
+    except (OSError, ValueError) as error:
         raise ValueError(f"metric: {path} is not a .npy file of distances: {error}") from error
 
 

@@ -42,6 +42,8 @@ class StressCommand:
     """Standard deviations of Gaussian noise on the actions."""
     parameters: Annotated[tuple[str, ...], option("NAME=V,V ...", "none")] = ()
     """Physical parameters of the simulator, with the values to test."""
+    environment: Annotated[str, option("ENV", "the run's own")] = ""
+    """Simulator, for agents of module:NAME: a file may not choose which code is imported."""
     restarts: Annotated[int | None, option("N", "2, or 1 outside JAX")] = None
     """Number of adversaries of each kind per radius and signal; the strongest counts."""
     episodes: Annotated[int | None, option("N", "20000, or 100 outside JAX")] = None
@@ -67,9 +69,12 @@ class StressCommand:
         from holdfast.report.training import tests_on
         from holdfast.simulators.environment import TrainingError
         from holdfast.simulators.training.runs import agent_files
+        from holdfast.verbs import as_simulator
 
         with refused():
-            agents = [hf.load(file) for file in (agent_files(given) if given.is_dir() else [given])]
+            files = agent_files(given) if given.is_dir() else [given]
+            env = as_simulator(self.environment) if self.environment else None
+            agents = [hf.load(file, environment=env) for file in files]
         names = ("radii", "noise", "action_noise", "restarts", "episodes", "updates", "seed")
         options = {name: getattr(self, name) for name in names if getattr(self, name) != ()}
         try:

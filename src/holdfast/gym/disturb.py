@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -175,6 +176,9 @@ def from_recipe(description: Mapping[str, Any]) -> HostedEnvironment:
     recipe = description["gymnasium"]
     if not recipe.get("rebuildable"):
         raise ValueError("environment: a function made it or its costs; pass the environment again")
+    module = str(recipe["id"]).rpartition(":")[0]
+    if module and module not in sys.modules:  # a file must not choose which code runs
+        raise ValueError(f"environment: {recipe['id']} needs {module}; import it first")
     env = disturb(
         recipe["id"],
         [channel_from(each) for each in description["channels"]],

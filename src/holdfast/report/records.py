@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import operator
 import re
 import reprlib
@@ -15,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from holdfast import __version__
+from holdfast._support.files import read_json
 from holdfast.experiments.results import curve_of
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training import runs
@@ -71,21 +71,6 @@ def check_not_newer(versions: Mapping[str, Any]) -> None:
 
 def _release(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)[:3]]
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the record in a JSON file.
-
-    Raises:
-        ValueError: the file is damaged; the message names it.
-    """
-    try:
-        found = json.loads(path.read_text())
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path}: damaged ({error})") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: damaged, not a record")
-    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +186,9 @@ def read_training(folder: Path, stress: Stress | None = None) -> TrainingRecord:
         ValueError: a file is damaged or was written by a newer version; the message names the file.
     """
     # A newer version may use another format, so its number is checked before the format.
-    check_not_newer(read_json(folder / runs.DESCRIPTION).get("made_with", {}))
+    described = read_json(folder / runs.DESCRIPTION, "the description of a run")
+    if isinstance(made_with := described.get("made_with"), Mapping):
+        check_not_newer(made_with)
     description = runs.read_description(folder)
     assert description is not None
     _check_description(folder / runs.DESCRIPTION, description)

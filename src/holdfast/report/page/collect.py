@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast._support.files import read_json
 from holdfast.report.page.content import Arena, Section, Skipped, json_for_script, to_plain
 from holdfast.report.page.models import comparison_section, solution_sections
 from holdfast.report.page.simulators import stress_section, training_sections
-from holdfast.report.records import TrainingRecord, check_not_newer, read_json, read_training
+from holdfast.report.records import TrainingRecord, check_not_newer, read_training
 from holdfast.report.solution import CERTIFICATE_FILE, SOLUTION_FILE
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training import runs
@@ -179,7 +180,7 @@ def _experiment_sections(folder: Path) -> list[Section]:
     """Return one section per model; the runs of an experiment in simulators are found in subfolders."""
     from holdfast.experiments.store import read_experiment
 
-    version = str(read_json(folder / EXPERIMENT).get("version", ""))
+    version = str(read_json(folder / EXPERIMENT, "an experiment").get("version", ""))
     check_not_newer({"holdfast": version})
     return [comparison_section(str(folder), each, version) for each in read_experiment(folder)]
 

@@ -152,7 +152,7 @@ def _read(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]
         stored = json.loads(text or "")
         header, digest = dict(stored["header"]), stored["digest"]
         known = header["format"] == _FORMAT
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not written by Holdfast") from error
     if not known:
         raise ValueError(f"{path}: has the format {header['format']!r}, expected {_FORMAT!r}")

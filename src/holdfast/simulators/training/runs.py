@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast._support.files import write_bytes, write_text
+from holdfast._support.files import read_json, write_bytes, write_text
 
 if TYPE_CHECKING:
     from holdfast.simulators.policy.agent import Agent
@@ -69,12 +69,15 @@ def read_description(folder: Path) -> dict[str, Any] | None:
     path = folder / DESCRIPTION
     if not path.is_file():
         return None
-    try:
-        found = json.loads(path.read_text())
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path}: damaged, not the description of a run ({error})") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    found = read_json(path, "the description of a run")
+    if found.get("format") != FORMAT:
         raise ValueError(f"{path}: not the description of a training run")
+    for name, kind in (("settings", dict), ("seeds", list), ("made_with", dict)):
+        if not isinstance(found.get(name), kind):
+            raise ValueError(f"{path}: damaged, {name} is {_shown(found.get(name))}")
+    # Seeds are part of file names, and a text could lead out of the folder.
+    if not found["seeds"] or not all(type(seed) is int for seed in found["seeds"]):
+        raise ValueError(f"{path}: damaged, seeds is {_shown(found['seeds'])}")
     return found
 
 
@@ -165,8 +168,9 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             return
         try:
             row = dict(json.loads(line))
-            row["iteration"] = int(row["iteration"])
-        except (ValueError, TypeError, KeyError) as error:
+            if type(row["iteration"]) is not int:
+                raise ValueError(f"iteration {row['iteration']!r}")
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{path}: damaged in line {number} ({error})") from error
         yield line.decode(), row
 
@@ -235,11 +239,12 @@ def agent_files(folder: Path) -> list[Path]:
     description = read_description(folder)
     if description is None:
         raise ValueError(f"{folder}: contains no training run")
-    asked = description["settings"]["iterations"]
+    asked = description["settings"].get("iterations")
     files = [agent_file(folder, seed) for seed in description["seeds"]]
     for file in files:
         # Agents of a shorter run stay until the longer one is finished.
-        trained = file.is_file() and checkpoint.read_header(file, "agent")["settings"]["iterations"]
+        header = checkpoint.read_header(file, "agent") if file.is_file() else {}
+        trained = header.get("settings", {}).get("iterations")
         if trained != asked:
             done = len({row["iteration"] for row in read_lines(folder / METRICS)})
             raise ValueError(
