@@ -13,25 +13,146 @@ from typing import IO, Any
 
 import numpy as np
 
+# The end of the names of files that are not complete yet.
+_UNFINISHED = ".unfinished"
+
+
+class WriteError(OSError):
+    """A file cannot be written: a full or read-only disk, or a missing permission."""
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the path in errors of the operating system.
+
+    Raises:
+        WriteError: the block raised an OSError.
+    """
+    try:
+        yield
+    except WriteError:
+        raise
+    except OSError as error:
+        raise WriteError(f"{path}: cannot be written ({error.strerror or error})") from error
+
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside `path`, and rename it to `path` when its content is on disk."""
+    """Open a temporary file beside `path`, and rename it to `path` when its content is on disk.
+
+    Temporary files of the same path whose process has been killed are removed.
+
+    Raises:
+        WriteError: the file cannot be written; the message names it.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with writing(path):
+        make_folder(path.parent)
+        remove_unfinished(path.parent, f".{path.name}.")
+        file, temporary = _temporary(path)
+        try:
+            with file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                umask = os.umask(0)
+                os.umask(umask)
+                temporary.chmod(0o666 & ~umask)
+                if os.name == "posix":  # still locked, so that nobody removes it
+                    temporary.replace(path)
+            if os.name != "posix":
+                temporary.replace(path)
+            sync_folder(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _temporary(path: Path) -> tuple[IO[bytes], Path]:
+    """Return a new file beside a path, locked as long as it is open."""
+    while True:
+        handle, name = tempfile.mkstemp(_UNFINISHED, f".{path.name}.", path.parent)
+        _lock(handle, wait=True)
+        # Another process may have removed the file before it was locked.
+        if Path(name).exists():
+            return os.fdopen(handle, "wb"), Path(name)
+        os.close(handle)
+
+
+def remove_unfinished(folder: Path, prefix: str = "") -> None:
+    """Remove the incomplete files in a folder that no process is writing any more."""
+    with os.scandir(folder) as entries:
+        names = [e.name for e in entries if e.name.endswith(_UNFINISHED)]
+    for name in names:
+        if not name.startswith(prefix or "."):
+            continue
+        with contextlib.suppress(FileNotFoundError), (folder / name).open("rb") as file:
+            if _lock(file.fileno()):
+                (folder / name).unlink()
+
+
+def _lock(handle: int, *, wait: bool = False) -> bool:
+    """Lock an open file; return False if another process has locked it."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        import fcntl
+    except ImportError:  # Windows has no such locks
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
+
+
+@contextlib.contextmanager
+def locked(folder: Path, work: str) -> Iterator[None]:
+    """Lock a folder against other processes until the block or the process ends.
+
+    Arguments:
+        folder: the folder, created if necessary.
+        work: what is done there, for the message.
+
+    Raises:
+        ValueError: another process has locked it.
+        WriteError: the folder cannot be created.
+    """
+    with writing(folder):
+        make_folder(folder)
+    if os.name != "posix":  # a folder cannot be opened
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if not _lock(handle):
+            raise ValueError(f"{folder}: another process is {work} there")
+        yield
+    finally:
+        os.close(handle)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its parents, and wait until their names are on disk."""
+    if folder.is_dir():
+        return
+    missing = [folder, *(parent for parent in folder.parents if not parent.exists())]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_folder(each.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk."""
+    if os.name != "posix":  # a folder cannot be opened
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:  # some network file systems cannot do this for folders
+        pass
+    finally:
+        os.close(handle)
 
 
 # File systems allow 255 bytes in a name; a path adds a radius, a seed and an ending to it.

@@ -27,7 +27,7 @@ class StressCommand:
       holdfast stress runs/mine --radii 0 --noise 1 2 4 --parameters speed=0.8,1.2 turn=0.5,2
 
     Exit codes: 0 done, whatever was found, 1 the simulator returned a number that is not finite, 2 bad
-    input, 130 interrupted.
+    input, 4 a file could not be written, 130 interrupted.
     """
 
     agents: Annotated[Positional[Path], arg(metavar="RUN_OR_AGENT")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
@@ -13,6 +13,9 @@ from holdfast import registry
 from holdfast.cli import _shared
 from holdfast.cli._shared import check_writable, option, refused
 from holdfast.simulators.training.settings import AdversarySettings, Settings
+
+if TYPE_CHECKING:
+    from holdfast.simulators.policy.agent import Agent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +43,8 @@ class TrainCommand:
       holdfast train HalfCheetah-v5 --channel "parameters mass=0.3" --speed-limit 2 --cost-limit 25
 
     Exit codes: 0 trained, 3 trained but over a limit (mean measured cost of a seed under its worst-case
-    kernel, over the last tenth of the iterations and at most ten), 1 the simulator returned a number
-    that is not finite, 2 bad input, 130 interrupted.
+    kernel, over the last tenth of the iterations and at most ten), 1 the simulator failed or returned a
+    number that is not finite, 2 bad input, 4 a file could not be written, 130 interrupted.
     """
 
     environment: Annotated[Positional[str], arg(metavar="ENV")]
@@ -130,20 +133,31 @@ class TrainCommand:
         _shared.console().print(outcome_table(trained))
         if trained.over_limits:
             print(f"over a limit: {', '.join(trained.over_limits)}")
-        if self.environment == "point-gather":
-            from holdfast.environments.point_gather_episode import Episode, draw_episode
-
-            for suffix in ("png", "gif"):
-                if out / f"episode.{suffix}" not in videos:
-                    draw_episode(out / f"episode.{suffix}", Episode.of(agents[0]))
-        for video in videos:
-            from holdfast.report.video import record
-
-            record(agents[0], video)
-            print(f"filmed in {video}")
+        drawn = self._draw(out, agents[0], videos)
         print(f"written to {out}")
         print(f"next: holdfast stress {out}")
+        if not drawn:
+            return _shared.NOT_WRITTEN
         return _shared.NOT_FEASIBLE if trained.over_limits else _shared.FEASIBLE
+
+    def _draw(self, out: Path, agent: Agent, videos: tuple[Path, ...]) -> bool:
+        """Draw and film episodes; return False if a file could not be written."""
+        try:
+            if self.environment == "point-gather":
+                from holdfast.environments.point_gather_episode import Episode, draw_episode
+
+                for suffix in ("png", "gif"):
+                    if out / f"episode.{suffix}" not in videos:
+                        draw_episode(out / f"episode.{suffix}", Episode.of(agent))
+            for video in videos:
+                from holdfast.report.video import record
+
+                record(agent, video)
+                print(f"filmed in {video}")
+        except OSError as error:
+            print(f"holdfast: no picture, {error}", file=sys.stderr)
+            return False
+        return True
 
     def _videos(self, out: Path) -> tuple[Path, ...]:
         """Return the paths of the videos, or refuse them before any work."""

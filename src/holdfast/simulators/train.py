@@ -19,6 +19,7 @@ import numpy as np
 
 from holdfast._support.arguments import check_whole_number
 from holdfast._support.devices import check_devices, on_devices, over_devices, row
+from holdfast._support.files import locked
 from holdfast._version import __version__
 from holdfast.registry import SIMULATOR_ALGORITHMS, Algorithm
 from holdfast.simulators.check_environment import check_disturbed, check_environment
@@ -260,7 +261,7 @@ class TrainingRun:
         if out.exists() and not out.is_dir():
             raise ValueError(f"out: {out} is not a folder")
         description = self.describe()
-        with runs.locked(out):
+        with locked(out, "training"):
             learners, done = checkpoint.resume(out, description, self.state_shapes())
             if learners is None:
                 learners = self.first()

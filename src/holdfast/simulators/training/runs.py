@@ -8,7 +8,6 @@ the lines that are newer than its checkpoint. This module does not import JAX.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast._support.files import read_json, write_bytes, write_text
+from holdfast._support.files import read_json, sync_folder, write_bytes, write_text, writing
 
 if TYPE_CHECKING:
     from holdfast.simulators.policy.agent import Agent
@@ -32,32 +31,6 @@ FORMAT = "holdfast-run-1"
 _FREE = ("settings.iterations", "made_with")
 # Values of entries that runs of version 0.1.0 do not have.
 _OLDER = {"settings.weighting": "discounted"}
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock the folder against other processes until the block or the process ends.
-
-    Raises:
-        ValueError: another process has locked it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(f"{folder}: another process is training there") from error
-        except OSError:  # a file system without locks
-            pass
-        yield
-    finally:
-        os.close(handle)
 
 
 def read_description(folder: Path) -> dict[str, Any] | None:
@@ -144,13 +117,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def remove_temporaries(folder: Path) -> None:
-    """Remove incomplete files that a killed process left."""
-    for name in (DESCRIPTION, METRICS, TIMINGS, CHECKPOINT, "agent-*.safetensors"):
-        for path in folder.glob(f".{name}.*"):
-            path.unlink(missing_ok=True)
-
-
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a JSONL file, without an incomplete last line.
 
@@ -209,10 +175,15 @@ def append_rows(folder: Path, rows: Sequence[Row], seconds: float) -> None:
 
 def append_lines(path: Path, rows: Iterable[Row]) -> None:
     """Append rows to a JSONL file and wait until they are on disk."""
-    with path.open("a") as file:
-        file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
-        file.flush()
-        os.fsync(file.fileno())
+    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    with writing(path):
+        is_new = not path.exists()
+        with path.open("a") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            sync_folder(path.parent)
 
 
 def agent_file(folder: Path, seed: int) -> Path:
