@@ -27,7 +27,7 @@ class SetWithOpenSupport(RespondingSet):
     shared: ClassVar[tuple[str, ...]] = ("outcomes",)
 
     within_support: bool = eqx.field(static=True)
-    outcomes: Any
+    outcomes: Any = np.inf
 
     def __init__(
         self, radius: ArrayLike, *, within_support: bool = False, outcomes: ArrayLike = np.inf

@@ -63,7 +63,7 @@ class Wasserstein(RespondingSet):
     besides: ClassVar[float] = 12.0
 
     metric: Any
-    outcomes: Any
+    outcomes: Any = np.inf
 
     def __init__(
         self, radius: ArrayLike, *, metric: ArrayLike, outcomes: ArrayLike = np.inf
