@@ -129,14 +129,14 @@ def simulator_from(description: Mapping[str, Any]) -> Environment | None:
             env = as_simulator(description["name"], **description.get("options", {}))
         else:
             return None
+        # Compared as JSON, in which a tuple is a list.
+        mine, theirs = json.dumps(env.description()), json.dumps(dict(description))
+        return env if json.loads(mine) == json.loads(theirs) else None
     # The options of a file reach the constructor of a registered environment.
     except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, ImportError):
         return None
     except MemoryError:
         return None
-    # Compared as JSON, in which a tuple is a list.
-    same = json.loads(json.dumps(env.description())) == json.loads(json.dumps(dict(description)))
-    return env if same else None
 
 
 def _accepting_names(
