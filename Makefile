@@ -8,7 +8,7 @@ HAS_CHROMIUM := { command -v chromium || command -v chromium-browser || command 
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo sudo)
 INSTALL_CHROMIUM := { command -v apt-get >/dev/null && $(AS_ROOT) apt-get update && $(AS_ROOT) apt-get install --yes chromium; }
 
-.PHONY: demo demo-simulator test campaign lint docs bench clean
+.PHONY: demo demo-simulator test campaign attack lint docs bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/holdfast reproduce gambler n-chain frozen-lake --seeds 5 --out runs/demo
@@ -26,6 +26,11 @@ test: lint docs
 # The randomised checks at full size: hours, not minutes.
 campaign: $(VENV)/tested
 	HOLDFAST_CAMPAIGN=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist worksteal -m "campaign or long"
+
+# Kills, damaged files and misbehaving simulators at full size: a day. SCALE=0.01 takes minutes.
+SCALE ?= 1
+attack: $(VENV)/tested
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.attack --scale $(SCALE)
 
 lint: $(VENV)/tested
 	$(BIN)/ruff check

@@ -18,6 +18,7 @@ import holdfast as hf
 from holdfast import registry
 from holdfast.report.page import write_page
 from holdfast.report.solution import write_solution
+from holdfast.verbs import simulator_from
 
 PACKAGE = Path(__file__).parent / "example_package"
 REGISTRIES = (
@@ -178,6 +179,36 @@ def test_a_file_cannot_name_a_function_as_its_set(model, tmp_path):
     with pytest.raises(ValueError, match="'os:system' is not an uncertainty set"):
         hf.RobustCMDP.load(path)
     assert not (tmp_path / "sprung").exists()
+
+
+def test_a_file_does_not_choose_which_module_is_imported(model, tmp_path, monkeypatch):
+    (tmp_path / "sprung_module.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "model.npz"
+    model.save(path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    header = json.loads(str(arrays["header"]))
+    header["uncertainty"] = {"set": "sprung_module:Set"}
+    np.savez(path, **arrays | {"header": np.array(json.dumps(header))})
+    with pytest.raises(ValueError, match="import sprung_module first"):
+        hf.RobustCMDP.load(path)
+    described = {"name": "sprung.module:make", "options": {}}
+    assert simulator_from(described) is None
+    spawn = {"name": "concurrent.futures.thread:sprung", "options": {}}
+    assert simulator_from(spawn) is None
+    recipe = {"gymnasium": {"id": "sprung_module:Env-v0", "rebuildable": True}}
+    assert simulator_from(recipe) is None
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_an_agents_file_does_not_choose_which_function_is_called(tmp_path, monkeypatch):
+    """The name of the environment in a file used to be called with options of the file."""
+    called = []
+    monkeypatch.setattr("xml.etree.ElementTree.sprung", called.append, raising=False)
+    described = {"name": "xml.etree.ElementTree:sprung", "options": {"object": 1}}
+    assert simulator_from(described) is None
+    assert called == []
 
 
 # --- command line, worker processes, Ray, report

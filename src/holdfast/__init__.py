@@ -39,7 +39,7 @@ _PUBLIC = {
     "holdfast.tabular.solve": "Solution",
     "holdfast.tabular.sweep": "Sweep",
     "holdfast.uncertainty": "KL ChiSquare Contamination Interval TotalVariation Wasserstein",
-    "holdfast.verbs": "certify evaluate load sensitivity solve stress sweep train",
+    "holdfast.verbs": "certify check_environment evaluate load sensitivity solve stress sweep train",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from holdfast.uncertainty import TotalVariation as TotalVariation
     from holdfast.uncertainty import Wasserstein as Wasserstein
     from holdfast.verbs import certify as certify
+    from holdfast.verbs import check_environment as check_environment
     from holdfast.verbs import evaluate as evaluate
     from holdfast.verbs import load as load
     from holdfast.verbs import sensitivity as sensitivity

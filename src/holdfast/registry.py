@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import pkgutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -144,6 +145,19 @@ class Registry(Mapping[str, Any]):
         if isinstance(name, str) and ":" in name:
             return self._load(name, name)
         raise ValueError(f"{self.kind}: there is no {name!r}{meant(name, list(self.targets))}")
+
+    def find_imported(self, name: str) -> Any:
+        """Return the object that a file names, without importing a module that the file chose.
+
+        Raises:
+            ValueError: the name is unknown, or is the import string of a module that is not imported.
+        """
+        module = str(name).partition(":")[0]
+        if name not in self.targets and ":" in str(name) and module not in sys.modules:
+            raise ValueError(
+                f"{self.kind}: the file names {name!r}; import {module} first, or register a name"
+            )
+        return self.find(name)
 
     def name_of(self, found: Any) -> str:
         """Return the name under which every process finds this object: registered or an import string.

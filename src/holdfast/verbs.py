@@ -1,4 +1,4 @@
-"""The public verbs: `evaluate`, `solve`, `certify`, `sensitivity`, `sweep`, `train`, `stress`, `load`.
+"""The public verbs, such as `evaluate`, `solve`, `certify`, `sensitivity`, `train` and `stress`.
 
 Each verb accepts a name wherever it accepts a model or a simulator. It passes the object on to the
 function of the same name in `holdfast.tabular` or `holdfast.simulators`, and has the signature and the
@@ -113,6 +113,9 @@ def as_simulator(given: Any, **options: Any) -> Environment:
 def simulator_from(description: Mapping[str, Any]) -> Environment | None:
     """Return the simulator that a saved description belongs to, or None if it cannot be made again.
 
+    A file only names registered environments. An import string in it is not followed, since the file
+    would choose which code runs.
+
     Example:
         >>> from holdfast.verbs import as_simulator, simulator_from
         >>> env = as_simulator("point-gather", horizon=20)
@@ -124,13 +127,18 @@ def simulator_from(description: Mapping[str, Any]) -> Environment | None:
             from holdfast.gym.disturb import from_recipe
 
             env: Environment = from_recipe(description)
+        elif description.get("name") in registry.ENVIRONMENTS:
+            env = as_simulator(description["name"], **description.get("options", {}))
         else:
-            env = as_simulator(str(description.get("name", "")), **description.get("options", {}))
-    except (TypeError, ValueError, KeyError, ImportError):
+            return None
+        # Compared as JSON, in which a tuple is a list.
+        mine, theirs = json.dumps(env.description()), json.dumps(dict(description))
+        return env if json.loads(mine) == json.loads(theirs) else None
+    # The options of a file reach the constructor of a registered environment.
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, ImportError):
         return None
-    # Compared as JSON, in which a tuple is a list.
-    same = json.loads(json.dumps(env.description())) == json.loads(json.dumps(dict(description)))
-    return env if same else None
+    except MemoryError:
+        return None
 
 
 def _accepting_names(
@@ -160,8 +168,8 @@ sweep = _accepting_names(_sweep.sweep, "model", as_model)
 
 
 def __getattr__(name: str) -> Any:
-    """Return `train` or `stress`, made when first used: both need the simulators' modules."""
-    if name not in ("train", "stress"):
+    """Return a verb for simulators, made when first used: it needs the simulators' modules."""
+    if name not in ("train", "stress", "check_environment"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     verb = registry.imported(f"holdfast.simulators.{name}:{name}")
     globals()[name] = _accepting_names(verb, "environment", as_simulator)

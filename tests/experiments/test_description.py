@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from holdfast._support.files import path_inside
 from holdfast.experiments import (
     DeepExperiment,
     Job,
@@ -101,6 +102,15 @@ def test_an_algorithms_own_settings_come_before_a_variants():
         ({"radii": (-1.0,)}, "radii"),
         ({"radii": (float("nan"),)}, "radii"),
         ({"nodes": 5}, "nodes"),
+        ({"seeds": 10**9}, "seeds"),
+        ({"name": "../x"}, "name"),
+        ({"name": 3}, "name"),
+        ({"certify": 1}, "certify"),
+        ({"algorithms": ("../x:NAME",)}, "algorithms"),
+        ({"variants": {"/../../x": {}}}, "variants"),
+        ({"variants": {"a\0b": {}}}, "variants"),
+        ({"variants": {"x" * 300: {}}}, "variants"),
+        ({"search": {"rcpo": {"settings": {"mode": ["/../../x"]}}}}, r"search\.rcpo"),
         ({"algorithm": {"magic": {}}}, r"algorithm\.magic"),
         ({"environment": {"casino": {}}}, r"environment\.casino"),
         ({"variants": {"a": {"iteration": 3}}}, r"variants\.a\.iteration"),
@@ -143,6 +153,10 @@ GOOD = 'environments = ["gambler"]\n'
         (GOOD + "[settings]\niteration = 3", "settings.iteration: .*did you mean iterations?"),
         (GOOD + "settings = 3", "settings: expected a table"),
         (GOOD + "[settings]\niterations = 0", "settings.iterations: expected a whole number"),
+        (GOOD + "name = 3", "name: expected a text"),
+        (GOOD + 'certify = "no"', "certify: expected true or false"),
+        (GOOD + 'kind = "simulators"\ncost_limit = "much"', "cost_limit: expected a .*number"),
+        (GOOD + '[variants."/../../x"]', "variants: '/../../x' cannot be part of a file name"),
         (GOOD + "radii = [true]", "radii: expected numbers"),
         (GOOD + "variants = [1]", "variants: expected a table"),
         (GOOD + "[variants]\na = 1", "variants.a: expected a table"),
@@ -158,6 +172,25 @@ def test_a_file_that_cannot_be_is_refused_with_its_path_and_what_is_wrong(tmp_pa
     with pytest.raises(ValueError, match=message) as refusal:
         read_description(path)
     assert str(refusal.value).startswith(f"{path}: ")
+
+
+def test_too_many_seeds_are_refused_at_once_with_the_number_of_jobs(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD + "seeds = 1_000_000_000")
+    with pytest.raises(ValueError, match="1,000,000,000 seeds make 4,000,000,000 jobs"):
+        read_description(path)
+    with pytest.raises(ValueError, match="seeds: expected at most"):
+        DeepExperiment(seeds=10**9)
+
+
+def test_every_path_of_an_experiment_is_inside_its_folder(tmp_path):
+    assert path_inside(tmp_path, "a/b.npz") == tmp_path / "a" / "b.npz"
+    (tmp_path / "link").symlink_to(tmp_path.parent)
+    for name in ("../x", "/etc/x", "a/../../x", "link/x"):
+        with pytest.raises(ValueError, match="leads out of"):
+            path_inside(tmp_path, name)
+    for job in (*PAPER.jobs(), *DeepExperiment().jobs()):
+        path_inside(tmp_path, job.path)
 
 
 def test_a_name_that_is_not_there_is_refused_with_the_nearest(tmp_path):

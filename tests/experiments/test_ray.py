@@ -98,3 +98,40 @@ def test_an_address_that_does_not_answer_is_refused_in_time():
         f"address: no Ray cluster at {address}: no answer within 1 s "
         "(HOLDFAST_RAY_TIMEOUT sets the limit)\n"
     )
+
+
+LISTENERS = """
+import os, re, sys
+from pathlib import Path
+import ray
+from holdfast.experiments.engines.ray import _QUIET, _loopback_only
+
+with _loopback_only():
+    ray.init(address="local", num_cpus=1, **_QUIET)
+ray.get(ray.remote(lambda: 1).remote())
+session, sockets = ray._private.worker._global_node.get_session_dir_path(), set()
+for process in Path("/proc").glob("[0-9]*"):
+    try:
+        command = (process / "cmdline").read_text()
+        if session in command or command.startswith("ray::") or process.name == str(os.getpid()):
+            links = [os.readlink(file) for file in (process / "fd").iterdir()]
+            sockets |= {link[8:-1] for link in links if link.startswith("socket:[")}
+    except OSError:
+        pass
+for family in ("tcp", "tcp6"):
+    for line in Path(f"/proc/net/{family}").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and fields[9] in sockets:  # listening
+            print(fields[1].split(":")[0])
+ray.shutdown()
+"""
+
+
+def test_a_ray_of_this_machine_listens_on_the_loopback_interface_only():
+    found = subprocess.run(
+        [sys.executable, "-c", LISTENERS], capture_output=True, text=True, check=True
+    )
+    addresses = found.stdout.split()
+    # 127.0.0.1 in both families, as the system writes it.
+    assert addresses
+    assert {address[-8:] for address in addresses} == {"0100007F"}

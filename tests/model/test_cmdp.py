@@ -576,6 +576,9 @@ def test_foreign_files_are_refused(saved):
     np.savez(saved, weights=np.ones(3))
     with refused_with_path(saved, "it has no 'header'"):
         hf.RobustCMDP.load(saved)
+    np.savez(saved, policy=np.ones((3, 2)))
+    with refused_with_path(saved, "it is a policy"):
+        hf.RobustCMDP.load(saved)
     array = io.BytesIO()
     np.save(array, np.ones(3))
     for content in (b"some text", array.getvalue()):

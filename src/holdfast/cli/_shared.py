@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from tyro.conf import arg
 
 from holdfast import registry
+from holdfast._support.files import WriteError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
     from holdfast.model import RobustCMDP
 
-FEASIBLE, FAILED, BAD_INPUT, NOT_FEASIBLE, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 3, 130, 141
+FEASIBLE, FAILED, BAD_INPUT, NOT_FEASIBLE, NOT_WRITTEN = 0, 1, 2, 3, 4
+INTERRUPTED, CLOSED_PIPE = 130, 141
 
 
 class BadInputError(Exception):
@@ -45,6 +47,8 @@ def refused() -> Iterator[None]:
     """Turn an error of the library about its input into one sentence and exit code 2."""
     try:
         yield
+    except WriteError:
+        raise
     except (ValueError, OSError) as error:
         raise BadInputError(" ".join(str(error).split())) from error
 
@@ -148,13 +152,13 @@ class SetOptions:
 
 
 def _metric(path: str) -> np.ndarray:
-    import numpy as np
+    from holdfast._support.archives import read_array
 
     if not path:
         raise ValueError("metric: this set needs the distances between states")
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        return read_array(path)
+    except (OSError, ValueError) as error:
         raise ValueError(f"metric: {path} is not a .npy file of distances: {error}") from error
 
 
@@ -163,6 +167,8 @@ def check_writable(folder: Path) -> None:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise ValueError(f"{folder}: cannot be written to, since {existing} is not a folder")
+    if hasattr(os, "statvfs") and os.statvfs(existing).f_flag & os.ST_RDONLY:
+        raise WriteError(f"{folder}: cannot be written to, the file system is read-only")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ValueError(f"{folder}: cannot be written to, permission denied")
 

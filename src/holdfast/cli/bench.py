@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from holdfast._support.files import locked, remove_unfinished
 from holdfast.cli._shared import FAILED, check_writable, console, option, refused
 from holdfast.experiments import DeepExperiment, Experiment, read_description
 
@@ -85,7 +87,7 @@ class BenchCommand:
       holdfast bench paper --seeds 2 --workers 2
       holdfast bench my-experiment.toml --engine ray --address 10.0.0.1:6379 --out s3://bucket/mine
 
-    Exit codes: 0 done, 1 some jobs failed, 2 bad input, 130 interrupted.
+    Exit codes: 0 done, 1 some jobs failed, 2 bad input, 4 a file could not be written, 130 interrupted.
     """
 
     experiment: Annotated[Positional[str], arg(metavar="FILE")]
@@ -144,12 +146,15 @@ def perform(
     from holdfast.report.experiment import write_experiment, write_simulator_experiment
 
     engine, options = on.resolved(experiment)
-    outcome = runner.run(experiment, folder, engine=engine, options=options, kept=send)
-    if isinstance(experiment, DeepExperiment):
-        for each in outcome.results:
-            write_simulator_experiment(folder / each.environment, each)
-    elif outcome.results:
-        write_experiment(folder, outcome.results)
+    with locked(folder, "running an experiment"):
+        outcome = runner.run(experiment, folder, engine=engine, options=options, kept=send)
+        for inside, _, _ in os.walk(folder):
+            remove_unfinished(Path(inside))
+        if isinstance(experiment, DeepExperiment):
+            for each in outcome.results:
+                write_simulator_experiment(folder / each.environment, each)
+        elif outcome.results:
+            write_experiment(folder, outcome.results)
     return outcome
 
 

@@ -26,7 +26,7 @@ class CertifyCommand:
       holdfast certify frozen-lake runs/frozen-lake --target 0.01 --seconds 60
       holdfast certify my-model.npz my-policy.npy --set total-variation --radius 0.05 --json
 
-    Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input.
+    Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 4 a file could not be written.
     """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Union
 
 from holdfast import __version__
+from holdfast._support.files import WriteError
 from holdfast.cli import _shared
 from holdfast.cli._shared import BadInputError, Command, FailedError
 from holdfast.cli.bench import BenchCommand
@@ -82,6 +83,10 @@ def _run(arguments: list[str]) -> int:
         message = _shared.in_options(str(error), _shared.options_of(command))
         print(f"holdfast: {message}", file=sys.stderr)
         return _shared.BAD_INPUT
+    except WriteError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        print("What was written before is whole. The same command resumes.", file=sys.stderr)
+        return _shared.NOT_WRITTEN
     except FailedError as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return _shared.FAILED

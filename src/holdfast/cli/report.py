@@ -29,7 +29,7 @@ class ReportCommand:
       holdfast report runs/gambler runs/train/point-gather-rcpo-radius-0.2 -o report.html
       holdfast report runs/train --serve
 
-    Exit codes: 0 done, 2 bad input, 130 interrupted while writing.
+    Exit codes: 0 done, 2 bad input, 4 a file could not be written, 130 interrupted while writing.
     """
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUNS...")]

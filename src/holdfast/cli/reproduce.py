@@ -43,7 +43,8 @@ class ReproduceCommand:
       holdfast reproduce gambler n-chain --seeds 2 --iterations 50 --out runs/quick
       holdfast reproduce point-gather
 
-    Exit codes: 0 done, whether or not the claims hold, 1 some jobs failed, 2 bad input, 130 interrupted.
+    Exit codes: 0 done, whether or not the claims hold, 1 some jobs failed, 2 bad input, 4 a file
+    could not be written, 130 interrupted.
     """
 
     names: Annotated[Positional[tuple[str, ...]], arg(metavar="[NAME ...]")] = TABLES

@@ -33,7 +33,8 @@ class SolveCommand:
       holdfast solve my_package.models:plant --iterations 500 --trust-region 0.005
       holdfast solve river-swim --algorithm rpd --settings dual_step=0.05 policy_step=1
 
-    Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 130 interrupted.
+    Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 4 a file could not be written, 130
+    interrupted.
     """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]

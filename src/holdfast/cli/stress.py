@@ -27,7 +27,7 @@ class StressCommand:
       holdfast stress runs/mine --radii 0 --noise 1 2 4 --parameters speed=0.8,1.2 turn=0.5,2
 
     Exit codes: 0 done, whatever was found, 1 the simulator returned a number that is not finite, 2 bad
-    input, 130 interrupted.
+    input, 4 a file could not be written, 130 interrupted.
     """
 
     agents: Annotated[Positional[Path], arg(metavar="RUN_OR_AGENT")]
@@ -42,6 +42,8 @@ class StressCommand:
     """Standard deviations of Gaussian noise on the actions."""
     parameters: Annotated[tuple[str, ...], option("NAME=V,V ...", "none")] = ()
     """Physical parameters of the simulator, with the values to test."""
+    environment: Annotated[str, option("ENV", "the run's own")] = ""
+    """Simulator, for agents of module:NAME: a file may not choose which code is imported."""
     restarts: Annotated[int | None, option("N", "2, or 1 outside JAX")] = None
     """Number of adversaries of each kind per radius and signal; the strongest counts."""
     episodes: Annotated[int | None, option("N", "20000, or 100 outside JAX")] = None
@@ -67,9 +69,12 @@ class StressCommand:
         from holdfast.report.training import tests_on
         from holdfast.simulators.environment import TrainingError
         from holdfast.simulators.training.runs import agent_files
+        from holdfast.verbs import as_simulator
 
         with refused():
-            agents = [hf.load(file) for file in (agent_files(given) if given.is_dir() else [given])]
+            files = agent_files(given) if given.is_dir() else [given]
+            env = as_simulator(self.environment) if self.environment else None
+            agents = [hf.load(file, environment=env) for file in files]
         names = ("radii", "noise", "action_noise", "restarts", "episodes", "updates", "seed")
         options = {name: getattr(self, name) for name in names if getattr(self, name) != ()}
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
@@ -13,6 +13,9 @@ from holdfast import registry
 from holdfast.cli import _shared
 from holdfast.cli._shared import check_writable, option, refused
 from holdfast.simulators.training.settings import AdversarySettings, Settings
+
+if TYPE_CHECKING:
+    from holdfast.simulators.policy.agent import Agent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +43,8 @@ class TrainCommand:
       holdfast train HalfCheetah-v5 --channel "parameters mass=0.3" --speed-limit 2 --cost-limit 25
 
     Exit codes: 0 trained, 3 trained but over a limit (mean measured cost of a seed under its worst-case
-    kernel, over the last tenth of the iterations and at most ten), 1 the simulator returned a number
-    that is not finite, 2 bad input, 130 interrupted.
+    kernel, over the last tenth of the iterations and at most ten), 1 the simulator failed or returned a
+    number that is not finite, 2 bad input, 4 a file could not be written, 130 interrupted.
     """
 
     environment: Annotated[Positional[str], arg(metavar="ENV")]
@@ -77,6 +80,8 @@ class TrainCommand:
     """Key of the cost in the info of a Gymnasium environment."""
     speed_limit: Annotated[float | None, option("V", "none")] = None
     """Speed above which a step of a Gymnasium environment costs 1, in its own unit, as the only cost."""
+    step_timeout: Annotated[float | None, option("S", "300")] = None
+    """Seconds that a reset or a step of a Gymnasium environment may take; 0 for any number."""
     trust_region: Annotated[float, arg(metavar="DELTA")] = Settings.trust_region
     """Largest mean KL divergence of one update, in nats."""
     devices: Annotated[int, arg(metavar="N")] = 1
@@ -128,20 +133,31 @@ class TrainCommand:
         _shared.console().print(outcome_table(trained))
         if trained.over_limits:
             print(f"over a limit: {', '.join(trained.over_limits)}")
-        if self.environment == "point-gather":
-            from holdfast.environments.point_gather_episode import Episode, draw_episode
-
-            for suffix in ("png", "gif"):
-                if out / f"episode.{suffix}" not in videos:
-                    draw_episode(out / f"episode.{suffix}", Episode.of(agents[0]))
-        for video in videos:
-            from holdfast.report.video import record
-
-            record(agents[0], video)
-            print(f"filmed in {video}")
+        drawn = self._draw(out, agents[0], videos)
         print(f"written to {out}")
         print(f"next: holdfast stress {out}")
+        if not drawn:
+            return _shared.NOT_WRITTEN
         return _shared.NOT_FEASIBLE if trained.over_limits else _shared.FEASIBLE
+
+    def _draw(self, out: Path, agent: Agent, videos: tuple[Path, ...]) -> bool:
+        """Draw and film episodes; return False if a file could not be written."""
+        try:
+            if self.environment == "point-gather":
+                from holdfast.environments.point_gather_episode import Episode, draw_episode
+
+                for suffix in ("png", "gif"):
+                    if out / f"episode.{suffix}" not in videos:
+                        draw_episode(out / f"episode.{suffix}", Episode.of(agent))
+            for video in videos:
+                from holdfast.report.video import record
+
+                record(agent, video)
+                print(f"filmed in {video}")
+        except OSError as error:
+            print(f"holdfast: no picture, {error}", file=sys.stderr)
+            return False
+        return True
 
     def _videos(self, out: Path) -> tuple[Path, ...]:
         """Return the paths of the videos, or refuse them before any work."""
@@ -165,11 +181,13 @@ class TrainCommand:
         """Return the named simulator, or the Gymnasium environment with its options."""
         options: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("channel", "cost", "speed_limit")
+            for name in ("channel", "cost", "speed_limit", "step_timeout")
             if getattr(self, name) not in ((), "", None)
         }
         if options and self.environment in registry.ENVIRONMENTS:
-            raise ValueError(f"{next(iter(options))}: {self.environment} has its own")
+            name = next(iter(options))
+            why = "steps inside JAX" if name == "step_timeout" else "has its own"
+            raise ValueError(f"{name}: {self.environment} {why}")
         if self.cost and self.speed_limit is not None:
             raise ValueError("speed_limit: give either a speed limit or a cost, not both")
         import holdfast as hf
@@ -182,4 +200,6 @@ class TrainCommand:
             options["channel"] = from_text(self.channel)
         if self.speed_limit is not None:
             options["cost"] = hf.speed_limit(options.pop("speed_limit"))
+        if self.step_timeout == 0:
+            options["step_timeout"] = None
         return hf.disturb(self.environment, **options)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from holdfast import registry
+from holdfast._support.files import check_path_name
 from holdfast.experiments.fields import check_keys, checked
 from holdfast.experiments.jobs import Job, SolveSettings, TrainingJob, cell_name
+from holdfast.simulators.training.settings import MOST_SEEDS
+
+# A job takes at least a tenth of a second, so these take a day on one processor.
+_MOST_JOBS = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +51,10 @@ class Experiment:
         for name in ("environments", "algorithms"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: expected at least one name")
-        for name in self.environments:
-            if "/" in name or "\\" in name or name.startswith("."):
-                raise ValueError(f"environments: {name!r} cannot be the name of a folder")
+        check_path_name("name", self.name)
+        for argument in ("environments", "algorithms", "variants", "references", "undisturbed"):
+            for name in getattr(self, argument, ()):
+                check_path_name(argument, name)
 
     def jobs(self) -> Sequence[Job | TrainingJob]:
         """Return every run of the experiment."""
@@ -151,9 +158,23 @@ class TabularExperiment(Experiment):
         check_keys(self.search, self.algorithms, "search")
         if self.search and self.variants:
             raise ValueError("search: give either search or variants, not both")
+        self._check_size()
         # Building all jobs checks every variant and every candidate of the search.
         self.jobs()
         self.search_jobs()
+
+    def _check_size(self) -> None:
+        """Raise a ValueError if there are more jobs than anyone can run, before any is made."""
+        solves = len(self.algorithms) * max(1, len(self.variants)) * self.seeds
+        searched = (
+            math.prod(len(values) for values in self._searched(name).values())
+            for name in self.search
+        )
+        jobs = len(self.cells()) * (solves + sum(searched))
+        if jobs > _MOST_JOBS:
+            raise ValueError(
+                f"seeds: {self.seeds:,} seeds make {jobs:,} jobs; expected at most {_MOST_JOBS:,} jobs"
+            )
 
     def jobs(self, chosen: Mapping[tuple[str, str], SolveSettings] | None = None) -> list[Job]:
         """Return every solve, ordered by model, radius, algorithm, variant and seed.
@@ -204,11 +225,9 @@ class TabularExperiment(Experiment):
         settings = self.settings.changed(own, f"algorithm.{algorithm}")
         return settings.changed(self.variants.get(variant, {}), f"variants.{variant}")
 
-    def _candidates(self, algorithm: str) -> dict[str, SolveSettings]:
-        """Return the settings of every combination of searched values, by a name for it."""
-        where = f"search.{algorithm}"
-        usual = self._settings(algorithm, "")
-        shared = dict(self.search[algorithm])
+    def _searched(self, algorithm: str) -> dict[str, Any]:
+        """Return the values to try, by setting: those of `solve`, then the algorithm's own."""
+        where, shared = f"search.{algorithm}", dict(self.search[algorithm])
         own = shared.pop("settings", {})
         if not isinstance(own, Mapping):
             raise ValueError(f"{where}.settings: expected a table, got {own!r}")
@@ -216,6 +235,15 @@ class TabularExperiment(Experiment):
         for key, values in lists.items():
             if not isinstance(values, list | tuple) or not values:
                 raise ValueError(f"{where}.{key}: expected a list of values to try, got {values!r}")
+        return lists
+
+    def _candidates(self, algorithm: str) -> dict[str, SolveSettings]:
+        """Return the settings of every combination of searched values, by a name for it."""
+        where = f"search.{algorithm}"
+        usual = self._settings(algorithm, "")
+        lists = self._searched(algorithm)
+        shared = [key for key in self.search[algorithm] if key != "settings"]
+        own = [key for key in lists if key not in shared]
         found = {}
         for values in itertools.product(*lists.values()):
             combined = dict(zip(lists, values, strict=True))
@@ -223,6 +251,7 @@ class TabularExperiment(Experiment):
             if own:
                 changes["settings"] = {**usual.settings, **{key: combined[key] for key in own}}
             name = " ".join(f"{key}={value}" for key, value in combined.items())
+            check_path_name(where, name)
             found[name] = usual.changed(changes, where)
         return found
 
@@ -281,6 +310,8 @@ class DeepExperiment(Experiment):
         for name in ("trust_regions", "radii"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: expected at least one number")
+        if self.seeds > MOST_SEEDS:
+            raise ValueError(f"seeds: expected at most {MOST_SEEDS:,}, got {self.seeds:,}")
 
     @property
     def radius(self) -> float:

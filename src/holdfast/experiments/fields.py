@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast._support.arguments import check_whole_number, meant
+from holdfast._support.arguments import check_number, check_whole_number, meant
 
 
 def check_keys(given: Iterable[str], known: Collection[str], where: str = "") -> None:
@@ -45,7 +46,7 @@ def _read_names(key: str, value: Any) -> tuple[str, ...]:
 
 def _read_numbers(key: str, value: Any) -> tuple[float, ...]:
     def allowed(each: Any) -> bool:
-        return isinstance(each, int | float) and not isinstance(each, bool) and each >= 0
+        return type(each) in (int, float) and 0 <= each < math.inf
 
     return tuple(map(float, _distinct(key, value, "numbers of at least 0", allowed)))
 
@@ -75,8 +76,28 @@ def _read_count(key: str, value: Any) -> int:
     return int(value)
 
 
+def _read_text(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{key}: expected a text, got {value!r}")
+    return value
+
+
+def _read_truth(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{key}: expected true or false, got {value!r}")
+    return value
+
+
+def _read_number(key: str, value: Any) -> float:
+    check_number(key, value, least=-math.inf)
+    return float(value)
+
+
 # How a field is checked, by its type.
 _READERS: dict[str, Callable[[str, Any], Any]] = {
+    "str": _read_text,
+    "bool": _read_truth,
+    "float": _read_number,
     "tuple[str, ...]": _read_names,
     "tuple[float, ...]": _read_numbers,
     "Mapping[str, Mapping[str, Any]]": _read_tables,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from holdfast._support.files import write_bytes
+from holdfast._support.files import path_inside, write_bytes
 from holdfast.experiments.description import DeepExperiment, Experiment, TabularExperiment
 from holdfast.experiments.engines import Done, EngineOptions, Failed, Made, engine_named
 from holdfast.experiments.progress import progress_on
@@ -80,7 +80,7 @@ def run(
             for event in start(items, out, options or EngineOptions()) if items else ():
                 progress.show(event)
                 if isinstance(event, Made):
-                    write_bytes(out / event.file.path, event.file.data)
+                    write_bytes(path_inside(out, event.file.path), event.file.data)
                 if isinstance(event, Failed) and event.for_good:
                     failures.append(event)
                 if isinstance(event, Made | Done):

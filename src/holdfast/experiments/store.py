@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from holdfast import __version__
-from holdfast._support.files import write_json
+from holdfast._support.archives import read_arrays
+from holdfast._support.files import read_json, write_json
 from holdfast.experiments.description import Experiment, TabularExperiment
 from holdfast.experiments.jobs import Job, SolveSettings, cell_name
 from holdfast.experiments.results import ConstraintThreshold, Result, Results, columns
@@ -23,7 +24,7 @@ from holdfast.model.npz import model_to_arrays
 RECORD = "experiment.json"
 _RECORD_FORMAT = "holdfast-experiment-1"
 _JOB_FORMAT = "holdfast-job-2"
-_HISTORY = "history_"
+_HISTORY, _ARRAYS = "history_", ("header", "policy")
 
 Find = Callable[[Job], Result | None]
 
@@ -75,9 +76,7 @@ def to_bytes(result: Result, mark: str) -> bytes:
 def read(path: Path) -> tuple[str, Result] | None:
     """Return the fingerprint and the result in a file; None if the file is missing or damaged."""
     try:
-        # np.load does not close a file that it cannot read, so open it here.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        arrays = read_arrays(path, lambda name: name in _ARRAYS or name.startswith(_HISTORY))
         header = json.loads(str(arrays["header"]))
         bounds = tuple(ConstraintThreshold(**bound) for bound in header["bounds"])
         result = Result(
@@ -126,12 +125,15 @@ def read_record(folder: Path) -> tuple[Experiment, dict[str, str]]:
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     try:
-        content: Any = json.loads(path.read_text())
+        content = read_json(path, "the record of an experiment")
         form, made = content["format"], content.get("version", "another version")
         if form == _RECORD_FORMAT:
             return Experiment.from_dict(content["experiment"]), dict(content["models"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: damaged, not the record of an experiment ({error})") from error
+    except ValueError as error:
+        reason = str(error).removeprefix(f"{path}: ")
+        raise ValueError(f"{path}: {reason}") from error
     raise ValueError(f"{path}: format {form!r}, made by {made}; this is {__version__}")
 
 

@@ -102,7 +102,7 @@ class SolveItem:
     def run(self, folder: Path | None) -> Iterator[File]:
         """Yield the file of each job as soon as it is solved."""
         del folder  # a result file is small and returned whole
-        model = model_from_bytes(self.model)
+        model = model_from_bytes(self.model, importing=True)
         for job in self.jobs:
             result = run_job(job, model)
             yield File(job.path, store.to_bytes(result, store.fingerprint(job, self.digest)))

@@ -115,6 +115,10 @@ def cost_info(costs: ArrayLike) -> dict[str, Any]:
     return {"costs": found, "cost": float(found[0])} if len(found) else {"costs": found}
 
 
+class CostError(ValueError):
+    """A cost is missing, or is not a number."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Costs:
     """The costs of an environment, by name.
@@ -210,7 +214,7 @@ class Costs:
             if isinstance(source, SpeedLimit):
                 hint = "name the entry that contains the speed with speed_limit(..., key=...)"
             known = ", ".join(map(str, info)) or "none"
-            raise ValueError(
+            raise CostError(
                 f"cost: the info of {self.environment} has no {error.args[0]!r} (it has {known}); {hint}"
             ) from None
 
@@ -218,12 +222,12 @@ class Costs:
         if isinstance(value, float):
             return value
         try:
-            number = np.asarray(value, np.float64)
-        except (TypeError, ValueError):
+            number = np.asarray(value)
+        except ValueError:
             number = np.zeros(0)
-        if number.size != 1 or value is None:
+        if number.size != 1 or number.dtype.kind not in "fiub":
             shown = f"an array of shape {number.shape}" if number.size > 1 else repr(value)
-            raise ValueError(f"cost: {name!r} of {self.environment} is {shown}, not one number")
+            raise CostError(f"cost: {name!r} of {self.environment} is {shown}, not one number")
         return float(number.item())
 
     @property

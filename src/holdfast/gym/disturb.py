@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from holdfast._support.arguments import check_whole_number
+from holdfast._support.arguments import check_number, check_whole_number
 from holdfast.gym.channels import DELAY, Channel, Machine, channel_from, channels_of
-from holdfast.gym.costs import Costs, GivenCost, cost_from
+from holdfast.gym.costs import CostError, Costs, GivenCost, cost_from
 from holdfast.gym.hosted import HostedEnvironment, HostedFacts
 from holdfast.gym.hosts.callback import HostHandle
-from holdfast.gym.hosts.pools import AsyncHost, SyncHost
+from holdfast.gym.hosts.checks import ProtocolError
+from holdfast.gym.hosts.pools import AsyncHost, HostError, SyncHost
+from holdfast.gym.hosts.watching import Deadline, HangError, WatchedThread
 from holdfast.gym.hosts.worker import MakeEnv
 from holdfast.gym.hosts.wrapper import DisturbedEnv, UnlimitedEnv, name_of
 from holdfast.gym.making import declared_facts, made, maker, spec_of, task_of, time_limit
@@ -30,6 +34,15 @@ BACKENDS = ("auto", "threads", "sync", "async")
 # A policy step for 256 copies costs little more than for one; more copies need memory and gain nothing.
 _COPIES = 256
 _DISCOUNT = 0.99
+# No simulator of a step that is worth training on takes minutes; the slowest known ones, of fluids,
+# take seconds.
+STEP_TIMEOUT = 300.0
+
+T = TypeVar("T")
+
+
+class NotFiniteError(ValueError):
+    """The first step of an environment returned a number that is not finite."""
 
 
 def disturb(
@@ -42,6 +55,7 @@ def disturb(
     backend: str = "auto",
     workers: int | None = None,
     copies: int | None = None,
+    step_timeout: float | None = STEP_TIMEOUT,
     **options: Any,
 ) -> HostedEnvironment:
     """Return a Gymnasium environment with a disturbance, for `train` and `stress`.
@@ -68,6 +82,8 @@ def disturb(
             threads if possible, otherwise workers if their number is given, otherwise this process.
         workers: number of threads or processes; by default the number of processors.
         copies: largest number of environments side by side; by default 256.
+        step_timeout: seconds that a reset or a step of one copy may take before training stops with a
+            message; None for any number, and for a debugger in the environment.
         **options: arguments of `gymnasium.make`, for an id.
 
     Raises:
@@ -92,6 +108,8 @@ def disturb(
     for argument, value in (("horizon", horizon), ("workers", workers), ("copies", copies)):
         if value is not None:
             check_whole_number(argument, value, least=1)
+    if step_timeout is not None:
+        check_number("step_timeout", step_timeout, above=True)
     if discount is not None and not 0 <= discount < 1:
         raise ValueError(f"discount: expected a number in [0, 1), got {discount!r}")
     make, spec = maker(environment, options)
@@ -107,16 +125,19 @@ def disturb(
         costs = Costs.resolve(cost, name)
         if cost is None and declared is not None and len(declared.cost_names) == 1:
             costs = dataclasses.replace(costs, sources={declared.cost_names[0]: "cost"})
-        machine = _machine(DisturbedEnv(probe, costs=costs, name=name))
+        bare = DisturbedEnv(probe, costs=costs, name=name)
+        machine = _tried(name, partial(_machine, bare), step_timeout)
         env = DisturbedEnv(probe, machine.layout(channels), costs, name)
         if task is not None and backend in ("auto", "threads"):
             own = cost is None and bool(task.cost_names)
-            host: SyncHost | ThreadHost = _thread_host(task, env, own, workers)
+            host: SyncHost | ThreadHost = _thread_host(task, env, own, workers, step_timeout)
         else:
             is_async = backend == "async" or (backend == "auto" and workers is not None)
-            _try_step(env)
+            _tried(name, partial(_try_step, env), step_timeout)
             make_copy = _without_time_limit(make, steps)
-            host = AsyncHost(make_copy, env, workers) if is_async else SyncHost(make_copy, env)
+            host = SyncHost(make_copy, env, step_timeout)
+            if is_async:
+                host = AsyncHost(make_copy, env, workers, step_timeout)
         limits = declared.cost_limits if cost is None and declared is not None else None
         if discount is None:
             discount = None if declared is None else declared.discount
@@ -155,6 +176,9 @@ def from_recipe(description: Mapping[str, Any]) -> HostedEnvironment:
     recipe = description["gymnasium"]
     if not recipe.get("rebuildable"):
         raise ValueError("environment: a function made it or its costs; pass the environment again")
+    module = str(recipe["id"]).rpartition(":")[0]
+    if module and module not in sys.modules:  # a file must not choose which code runs
+        raise ValueError(f"environment: {recipe['id']} needs {module}; import it first")
     env = disturb(
         recipe["id"],
         [channel_from(each) for each in description["channels"]],
@@ -190,15 +214,25 @@ def _machine(env: DisturbedEnv) -> Machine:
 
 
 def _thread_host(
-    task: RobotTask, env: DisturbedEnv, has_own_costs: bool, threads: int | None
+    task: RobotTask,
+    env: DisturbedEnv,
+    has_own_costs: bool,
+    threads: int | None,
+    step_timeout: float | None,
 ) -> ThreadHost:
     from holdfast.gym.hosts.threads import ThreadHost
 
-    host = ThreadHost(task, env.layout, None if has_own_costs else env.costs, threads)
+    costs = None if has_own_costs else env.costs
+    host = ThreadHost(task, env.layout, costs, threads, step_timeout)
     if not has_own_costs:
         first = host.reset(np.zeros(1, np.uint32))
         action, over = np.zeros((1, task.model.nu), np.float32), np.zeros(1, bool)
-        tried = host.step(first.place, action, env.layout.nominal[None], over)
+        try:
+            tried = host.step(first.place, action, env.layout.nominal[None], over)
+        except HostError as error:
+            if isinstance(error.__cause__, CostError):
+                raise error.__cause__ from None
+            raise ValueError(f"environment: {error}") from error
         _check_finite(env.name, tried.observations, tried.rewards, tried.costs)
     return host
 
@@ -208,7 +242,7 @@ def _without_time_limit(make: Callable[[], gymnasium.Env], horizon: int) -> Make
 
 
 def _try_step(env: DisturbedEnv) -> None:
-    """Take one step, which finds a missing cost before any work."""
+    """Take one step, which finds a missing cost and a broken interface before any work."""
     env.reset(seed=0)
     action: Any = 0
     if isinstance(env.action_space, spaces.Box):
@@ -217,10 +251,36 @@ def _try_step(env: DisturbedEnv) -> None:
     _check_finite(env.name, observation, reward, info["costs"])
 
 
+def _tried(name: str, function: Callable[[], T], step_timeout: float | None) -> T:
+    """Return the result of a function that resets or steps an environment for the first time.
+
+    Raises:
+        ValueError: the environment raised, did not return, or returned something that is not allowed.
+    """
+    try:
+        if step_timeout is None:
+            return function()
+        return WatchedThread().call(function, Deadline(step_timeout, lambda: 0))
+    except HangError:
+        raise ValueError(
+            f"environment: {name} did not return from its first reset or step within "
+            f"{step_timeout:g} s (step_timeout)"
+        ) from None
+    except ProtocolError as error:
+        raise ValueError(f"environment: {name}: {error}") from error
+    except (CostError, NotFiniteError):
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        raise ValueError(
+            f"environment: {name} raised {kind} in its first reset or step: {error}"
+        ) from error
+
+
 def _check_finite(name: str, observation: Any, reward: Any, costs: Any) -> None:
     for what, value in (("observation", observation), ("reward", reward), ("cost", costs)):
         if not np.isfinite(value).all():
-            raise ValueError(f"environment: the first {what} of {name} is not finite: {value}")
+            raise NotFiniteError(f"environment: the first {what} of {name} is not finite: {value}")
 
 
 def _recipe(spec: dict[str, Any] | None, costs: Costs, facts: HostedFacts) -> dict[str, Any]:

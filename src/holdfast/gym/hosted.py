@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import operator
@@ -20,6 +21,7 @@ from holdfast._support.fields import plain_or_traced
 from holdfast.gym.channels import DELAY, Actions, Channel, Force, Machine, Observations, Parameters
 from holdfast.gym.hosts.callback import HostHandle, call_host, handle_of
 from holdfast.gym.hosts.host import DisturbanceLayout, ReplySizes
+from holdfast.gym.hosts.watching import interrupts_seen
 from holdfast.gym.hosts.wrapper import decoded
 from holdfast.simulators.environment import (
     Action,
@@ -232,6 +234,10 @@ class HostedEnvironment(Environment):
         """End worker processes; the next episode starts new ones."""
         if not self.is_replayable:
             self._handle.host.close()
+
+    def interruptible(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which an interrupt also ends a step that does not return."""
+        return interrupts_seen()
 
     def viewable(self, render_mode: str) -> Any:
         """Return a Gymnasium environment of the same kind that draws pictures."""

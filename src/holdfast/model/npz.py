@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from holdfast._support.archives import read_arrays
 from holdfast.model.cmdp import RobustCMDP
 from holdfast.model.constraints import Constraint
 from holdfast.model.kernel import Kernel
@@ -16,6 +18,8 @@ from holdfast.registry import UNCERTAINTY
 from holdfast.uncertainty import UncertaintySet
 
 _FORMAT = "holdfast-model-1"
+_ARRAYS = ("header", "reward", "initial", "successors", "probabilities", "transitions", "policy")
+_SET = "uncertainty_"
 # Fields that do not change any value. A file has them in its header under "about", if there are any.
 _ABOUT = ("state_names", "action_names", "labels")
 
@@ -42,7 +46,7 @@ def model_to_arrays(model: RobustCMDP) -> tuple[dict[str, Any], dict[str, np.nda
     else:
         arrays["transitions"] = model.transitions
     arrays |= {f"constraint_{i}": c.signal for i, c in enumerate(model.constraints)}
-    arrays |= {f"uncertainty_{name}": value for name, value in set_arrays.items()}
+    arrays |= {f"{_SET}{name}": value for name, value in set_arrays.items()}
     return header, arrays
 
 
@@ -54,34 +58,48 @@ def model_to_bytes(model: RobustCMDP) -> bytes:
     return file.getvalue()
 
 
-def model_from_bytes(data: bytes, name: str = "model") -> RobustCMDP:
+def model_from_bytes(data: bytes, name: str = "model", *, importing: bool = False) -> RobustCMDP:
     """Return the model in the content of a file; the checks of `RobustCMDP` apply.
+
+    Arguments:
+        data: the content.
+        name: name of the file, for messages.
+        importing: whether to import the module of a set that is not registered. Only for content that
+            this program has made itself.
 
     Raises:
         ValueError: the content is damaged or is not a model; the message starts with the name.
     """
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
+        arrays = read_arrays(data, _is_known)
+        if "header" not in arrays and "policy" in arrays:
+            raise ValueError("it has no 'header'; it is a policy, which belongs to a model")
         header = json.loads(str(arrays["header"]))
         if header["format"] != _FORMAT:
             raise ValueError(f"format {header['format']!r}, expected {_FORMAT!r}")
-        return _from_arrays(header, arrays)
-    except Exception as error:  # zipfile, zlib and NumPy raise eight kinds for damaged archives
+        find = UNCERTAINTY.find if importing else UNCERTAINTY.find_imported
+        return _from_arrays(header, arrays, find)
+    except Exception as error:  # a header may lack or misstate anything
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{name}: not a Holdfast model: {reason}") from error
 
 
-def _from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> RobustCMDP:
+def _is_known(name: str) -> bool:
+    return name in _ARRAYS or name.startswith(("constraint_", _SET))
+
+
+def _from_arrays(
+    header: dict[str, Any], arrays: dict[str, np.ndarray], find: Callable[[str], Any]
+) -> RobustCMDP:
     transitions: Any = arrays.get("transitions")
     if transitions is None:
         transitions = Kernel(arrays["successors"], arrays["probabilities"])
-    uncertainty = UNCERTAINTY.find(header["uncertainty"]["set"])
+    uncertainty = find(header["uncertainty"]["set"])
     # A file may name any object. Only a subclass of `UncertaintySet` is called.
     if not (isinstance(uncertainty, type) and issubclass(uncertainty, UncertaintySet)):
         raise ValueError(f"uncertainty: {header['uncertainty']['set']!r} is not an uncertainty set")
-    own, about = "uncertainty_", header.get("about", {})
-    fields = {name[len(own) :]: arrays[name] for name in arrays if name.startswith(own)}
+    about = header.get("about", {})
+    fields = {name[len(_SET) :]: arrays[name] for name in arrays if name.startswith(_SET)}
     return RobustCMDP(
         transitions=transitions,
         reward=arrays["reward"],

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from holdfast._support.mappings import make_room
 from holdfast._support.precision import float64
 from holdfast.model.checks import SMALLEST, normalised
 from holdfast.model.cmdp import RobustCMDP
@@ -184,8 +185,12 @@ def _lay_out(model: RobustCMDP, *, padded: bool = True) -> TableLayout:
     states, actions, width = probabilities.shape
     dense = successors is None
     shape = states, actions, width
-    if padded and uncertainty.fits_lists:  # other sets could move to the padded states
-        shape = _padded_shape(states, actions, width, dense)
+    if padded:
+        larger = _padded_shape(states, actions, width, dense)
+        confined = uncertainty.padded(states, larger[-1])
+        if confined is not None:
+            shape, uncertainty = larger, confined
+    make_room((shape, dense, type(uncertainty), len(model.constraints)))
     copies = _padded_actions(actions, shape[1])
     extra = np.arange(states, shape[0])
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import operator
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from holdfast import __version__
+from holdfast._support.files import read_json
 from holdfast.experiments.results import curve_of
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training import runs
@@ -24,7 +25,25 @@ if TYPE_CHECKING:
 
 # Measurements of which a standing has the means.
 _MEANS = ("reward", "nominal_reward", "costs", "nominal_costs", "cost_errors", "kl")
-_NEEDED = ("seed", "reward_error", *_MEANS)
+# Measurements of every row; those in `_LISTS` have one number per cost.
+_MEASURED = ("reward_error", *_MEANS)
+_LISTS = ("costs", "nominal_costs", "cost_errors")
+# Entries of `run.json` that the report reads.
+_DESCRIBED: dict[str, type | tuple[type, ...]] = {
+    "algorithm": str,
+    "environment": dict,
+    "environment.name": str,
+    "settings": dict,
+    "settings.iterations": int,
+    "settings.radius": (int, float),
+    "settings.limit_on": str,
+    "costs": list,
+    "limits": list,
+    "seeds": list,
+    "robust": bool,
+    "constrained": bool,
+    "made_with": dict,
+}
 # The end of a run is its last tenth, and at most its last ten iterations: means over more would mix in
 # iterates that still improve.
 _LATE = 10
@@ -52,21 +71,6 @@ def check_not_newer(versions: Mapping[str, Any]) -> None:
 
 def _release(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)[:3]]
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the record in a JSON file.
-
-    Raises:
-        ValueError: the file is damaged; the message names it.
-    """
-    try:
-        found = json.loads(path.read_text())
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path}: damaged ({error})") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: damaged, not a record")
-    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,14 +186,63 @@ def read_training(folder: Path, stress: Stress | None = None) -> TrainingRecord:
         ValueError: a file is damaged or was written by a newer version; the message names the file.
     """
     # A newer version may use another format, so its number is checked before the format.
-    check_not_newer(read_json(folder / runs.DESCRIPTION).get("made_with", {}))
+    described = read_json(folder / runs.DESCRIPTION, "the description of a run")
+    if isinstance(made_with := described.get("made_with"), Mapping):
+        check_not_newer(made_with)
     description = runs.read_description(folder)
     assert description is not None
+    _check_description(folder / runs.DESCRIPTION, description)
+    if stress is not None and list(stress.cost_names) != description["costs"]:
+        raise ValueError(f"{folder}: its stress test and its description have different costs")
     rows = runs.read_lines(folder / runs.METRICS)
-    for i, row in enumerate(rows, start=1):
-        for name in _NEEDED:
-            if name not in row:
-                raise ValueError(f"{folder / runs.METRICS}: line {i} has no {name}")
-    # Lines are written by iteration and then by seed, so that only the last iteration can be incomplete.
-    whole = len(rows) - len(rows) % len(description["seeds"])
+    seeds, costs = description["seeds"], len(description["costs"])
+    for i, row in enumerate(rows):
+        _check_row(f"{folder / runs.METRICS}: line {i + 1}", row, costs)
+        # Lines are written by iteration and then by seed, so that only the last iteration can be
+        # incomplete.
+        iteration, place = divmod(i, len(seeds))
+        if (row["iteration"], row["seed"]) != (iteration, seeds[place]):
+            raise ValueError(
+                f"{folder / runs.METRICS}: line {i + 1} has iteration {row['iteration']} of seed "
+                f"{row['seed']!r}, expected iteration {iteration} of seed {seeds[place]}"
+            )
+    whole = len(rows) - len(rows) % len(seeds)
     return TrainingRecord(folder, description, rows[:whole], stress)
+
+
+def _check_description(path: Path, description: Mapping[str, Any]) -> None:
+    """Raise a ValueError if an entry that the report reads is missing or has another type."""
+    for name, kind in _DESCRIBED.items():
+        value: Any = description
+        for key in name.split("."):
+            value = value.get(key)
+        # A bool is an int in Python, but neither a count nor a radius.
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            found = "nothing" if value is None else reprlib.repr(value)
+            raise ValueError(f"{path}: damaged, {name} is {found}")
+    seeds = description["seeds"]
+    if not seeds or not all(type(seed) is int for seed in seeds) or len(set(seeds)) != len(seeds):
+        raise ValueError(f"{path}: damaged, seeds is {reprlib.repr(seeds)}")
+    costs, limits = description["costs"], description["limits"]
+    if len(costs) != len(limits) or not all(isinstance(name, str) for name in costs):
+        raise ValueError(f"{path}: damaged, the costs {reprlib.repr(costs)} do not fit the limits")
+    if not all(map(_is_finite, [*limits, description["settings"]["radius"]])):
+        raise ValueError(f"{path}: damaged, a limit or the radius is not a number")
+
+
+def _check_row(where: str, row: Row, costs: int) -> None:
+    """Raise a ValueError if a measurement of a row is missing or is not a finite number."""
+    for name in ("seed", *_MEASURED):
+        if name not in row:
+            raise ValueError(f"{where} has no {name}")
+    for name in _MEASURED:
+        values = row[name] if name in _LISTS else [row[name]]
+        if not isinstance(values, list) or not all(map(_is_finite, values)):
+            raise ValueError(f"{where} is damaged, {name} is {reprlib.repr(row[name])}")
+        if name in _LISTS and len(values) != costs:
+            raise ValueError(f"{where} is damaged, {name} has {len(values)} numbers, not {costs}")
+
+
+def _is_finite(value: Any) -> bool:
+    # Numbers beyond 1e300 overflow when they are squared or formatted.
+    return isinstance(value, int | float) and type(value) is not bool and abs(value) <= 1e300

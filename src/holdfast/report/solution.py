@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast import registry
+from holdfast._support.archives import is_array, read_array, read_arrays
 from holdfast._support.files import atomic_write, write_json
 from holdfast.experiments.results import ConstraintThreshold, columns
 from holdfast.experiments.store import model_digest
@@ -116,15 +115,14 @@ def read_policy(path: str | os.PathLike[str]) -> np.ndarray:
     if not file.is_file():
         raise ValueError(f"{file}: no such file")
     try:
-        # np.load does not close a file that it cannot read.
-        with file.open("rb") as opened:
-            loaded = np.load(opened, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return loaded
-            if "policy" not in loaded:
-                raise ValueError('it has no array "policy"')
-            return loaded["policy"]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        if is_array(file):
+            return read_array(file)
+        found = read_arrays(file, lambda name: name in ("policy", "header"))
+        if "policy" not in found:
+            hint = "; it is a model" if "header" in found else ""
+            raise ValueError(f'it has no array "policy"{hint}')
+        return found["policy"]
+    except (ValueError, OSError) as error:
         raise ValueError(f"{file}: not a policy: {error}") from error
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import itertools
 import math
 import traceback
 from collections.abc import Iterator
@@ -220,6 +219,10 @@ class Environment(eqx.Module):
         """Stop processes outside JAX; the next step starts them again."""
         return
 
+    def interruptible(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which an interrupt also ends a step outside JAX that does not return."""
+        return contextlib.nullcontext()
+
     @property
     def most_copies(self) -> int | None:
         """The largest number of episodes side by side, or None for any number."""
@@ -326,75 +329,16 @@ class TrainingError(RuntimeError):
 def host_failures(env: Environment, kept: str = "") -> Iterator[None]:
     """Raise a simulator's own failure, if it has one, in place of that of the compiled program."""
     try:
-        yield
+        with env.interruptible():
+            yield
     except jax.errors.JaxRuntimeError:
-        if env.failure is None:
+        failure = env.failure
+        if failure is None:
             raise
-        text = "".join(traceback.format_exception(env.failure)).rstrip()
         env.forget_failure()
+        if isinstance(failure, KeyboardInterrupt):
+            raise failure from None
+        # A host says itself what went wrong; of any other exception the place matters.
+        told = isinstance(failure, TrainingError)
+        text = str(failure) if told else "".join(traceback.format_exception(failure)).rstrip()
         raise TrainingError(f"{env.name} failed{kept}:\n{text}") from None
-
-
-def check_disturbed(env: Environment, radius: float) -> None:
-    """Raise a ValueError if a simulator outside JAX has no disturbance or cannot use this device."""
-    if not env.is_hosted:
-        return
-    noise = env.disturbance
-    if radius > 0 and isinstance(noise, GaussianNoise) and not any(noise.scale):
-        raise ValueError(
-            f"radius: {env.name} has no disturbance, got radius {radius:g}; choose a channel, as in "
-            "hf.disturb(…, channel=hf.Parameters(mass=0.3))"
-        )
-    if not env.is_replayable and jax.default_backend() != "cpu":
-        raise ValueError(
-            f"environment: {env.name} must be stepped in order; set JAX_PLATFORMS=cpu for it"
-        )
-
-
-def check_environment(env: Environment) -> None:
-    """Trace a reset and a step, and raise a ValueError if a shape or type breaks the protocol."""
-    key = jax.eval_shape(lambda: jax.random.PRNGKey(0))
-    state, observation = jax.eval_shape(env.reset, key)
-    space, noise = env.action_space, env.disturbance
-    action = _vector(space.size if isinstance(space, Box) else None)
-    drawn = _vector(noise.size if isinstance(noise, GaussianNoise) else None)
-    step = jax.eval_shape(env.step, state, action, drawn)
-    expected = [
-        ("reset gives an observation", observation, (env.observation_size,)),
-        ("features", jax.eval_shape(env.features, state), (env.feature_size,)),
-        ("step gives an observation", step.observation, (env.observation_size,)),
-        ("step gives a reward", step.reward, ()),
-        ("step gives costs", step.costs, (len(env.cost_names),)),
-        ("step gives terminated", step.terminated, ()),
-    ]
-    if isinstance(noise, Outcomes):
-        rows = jax.eval_shape(env.outcome_probabilities, state, action)
-        expected.append(("outcome_probabilities", rows, (noise.count,)))
-    for what, found, shape in expected:
-        if tuple(found.shape) != shape:
-            raise ValueError(
-                f"environment: {env.name}: {what} of shape {tuple(found.shape)}, expected {shape}"
-            )
-    if step.terminated.dtype != bool:
-        raise ValueError(
-            f"environment: {env.name}: terminated is {step.terminated.dtype}, expected bool"
-        )
-    before, after = _shapes(state), _shapes(step.state)
-    for old, new in itertools.zip_longest(before, after, fillvalue="nothing"):
-        if old != new:
-            raise ValueError(
-                f"environment: {env.name}: step changes the form of the state, from {old} to {new}"
-            )
-
-
-def _vector(size: int | None) -> jax.ShapeDtypeStruct:
-    """Return the shape of a vector, or of a whole number if there is no size."""
-    shape, kind = ((), jnp.int32) if size is None else ((size,), jnp.float32)
-    return jax.ShapeDtypeStruct(shape, kind)
-
-
-def _shapes(state: State) -> list[str]:
-    return [
-        f"{jax.tree_util.keystr(path) or 'the state'} {leaf.dtype}{list(leaf.shape)}"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
-    ]

@@ -18,12 +18,8 @@ from holdfast.simulators.certificates.attack_plan import (
     planned_tests,
 )
 from holdfast.simulators.certificates.stress_result import ATTACK, Stress
-from holdfast.simulators.environment import (
-    Environment,
-    GaussianNoise,
-    check_disturbed,
-    host_failures,
-)
+from holdfast.simulators.check_environment import check_disturbed
+from holdfast.simulators.environment import Environment, GaussianNoise, host_failures
 from holdfast.simulators.nature.adversary import Nature, kernel_name
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.training.rollout import Signal

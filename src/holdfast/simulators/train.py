@@ -19,19 +19,21 @@ import numpy as np
 
 from holdfast._support.arguments import check_whole_number
 from holdfast._support.devices import check_devices, on_devices, over_devices, row
+from holdfast._support.files import locked
 from holdfast._version import __version__
 from holdfast.registry import SIMULATOR_ALGORITHMS, Algorithm
-from holdfast.simulators.environment import (
-    Environment,
-    TrainingError,
-    check_disturbed,
-    check_environment,
-    host_failures,
-)
+from holdfast.simulators.check_environment import check_disturbed, check_environment
+from holdfast.simulators.environment import Environment, TrainingError, host_failures
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.training import checkpoint, runs
 from holdfast.simulators.training.learner import Learner, first_learners, iterations
-from holdfast.simulators.training.settings import Plan, Settings, cost_limits, read_settings
+from holdfast.simulators.training.settings import (
+    MOST_SEEDS,
+    Plan,
+    Settings,
+    cost_limits,
+    read_settings,
+)
 from holdfast.simulators.training.tensorboard import event_log
 
 __all__ = ["TrainingError", "TrainingRun", "prepare", "train"]
@@ -151,7 +153,7 @@ def prepare(
         devices=devices,
         algorithm_settings=chosen.read_settings(algorithm_settings, "algorithm_settings"),
     )
-    check_environment(env)
+    check_environment(env, steps=0)
     run = TrainingRun(env, chosen, asked, limits, plan, every)
     run.describe(), run.state_shapes()  # both raise if the environment cannot be used
     return run
@@ -162,6 +164,8 @@ def _seeds(seed: int, seeds: int | Sequence[int] | None) -> tuple[int, ...]:
         raise ValueError("seed: give either seed or seeds, not both")
     if isinstance(seeds, numbers.Integral):
         check_whole_number("seeds", seeds, least=1)
+        if seeds > MOST_SEEDS:
+            raise ValueError(f"seeds: expected at most {MOST_SEEDS:,}, got {seeds:,}")
         return tuple(range(int(seeds)))
     if seeds is None:
         seeds = (seed,)
@@ -257,7 +261,7 @@ class TrainingRun:
         if out.exists() and not out.is_dir():
             raise ValueError(f"out: {out} is not a folder")
         description = self.describe()
-        with runs.locked(out):
+        with locked(out, "training"):
             learners, done = checkpoint.resume(out, description, self.state_shapes())
             if learners is None:
                 learners = self.first()

@@ -20,6 +20,7 @@ class Contamination(SetWithOpenSupport):
     Arguments:
         radius: a number or an (S, A) array; 0 leaves only the nominal row, 1 or more any row.
         within_support: whether u keeps the support of p. Otherwise it may lead to any state.
+        outcomes: number of outcomes that exist, set by tables whose rows are padded.
 
     Example:
         >>> import holdfast as hf

@@ -171,6 +171,18 @@ class UncertaintySet(eqx.Module):
         """Whether members have mass on a row's own entries only, so that successor lists suffice."""
         return self.keeps_support
 
+    def padded(self, states: int, width: int) -> Self | None:
+        """Return the set on rows to which outcomes were added that no member may have mass on.
+
+        None if the set has no such form; its models are then not padded.
+
+        Arguments:
+            states: number of outcomes that exist, the first of every row.
+            width: number of outcomes with the added ones.
+        """
+        del states, width  # added outcomes have probability zero
+        return self if self.fits_lists else None
+
     @property
     def rounding(self) -> Any:
         """Absolute rounding error of `divergence`."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int
 from numpy.typing import ArrayLike
@@ -20,13 +21,31 @@ class SetWithOpenSupport(RespondingSet):
     Arguments:
         radius: a number or an (S, A) array.
         within_support: whether members keep the support of p.
+        outcomes: number of outcomes that exist, set by tables whose rows are padded.
     """
 
-    within_support: bool = eqx.field(static=True)
+    shared: ClassVar[tuple[str, ...]] = ("outcomes",)
 
-    def __init__(self, radius: ArrayLike, *, within_support: bool = False) -> None:
+    within_support: bool = eqx.field(static=True)
+    outcomes: Any = np.inf
+
+    def __init__(
+        self, radius: ArrayLike, *, within_support: bool = False, outcomes: ArrayLike = np.inf
+    ) -> None:
         super().__init__(radius)
         self.within_support = bool(within_support)
+        self.outcomes = np.asarray(outcomes, np.float64)
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return a JSON header and named arrays, from which `from_arrays` makes the set again."""
+        header, arrays = super().to_arrays()
+        del arrays["outcomes"]
+        return header, arrays
+
+    def padded(self, states: int, width: int) -> Self:
+        """Return the set on rows to which outcomes were added that no member may have mass on."""
+        del width
+        return self._with(outcomes=np.asarray(float(states)))
 
     @property
     def keeps_support(self) -> bool:
@@ -35,11 +54,25 @@ class SetWithOpenSupport(RespondingSet):
 
     def allowed(self, p: Rows) -> Bool[Array, "*rows K"]:
         """Return which outcomes a member may have mass on."""
-        return p > 0 if self.within_support else jnp.ones(p.shape, bool)
+        return self.reach(p)
+
+    def reach(self, p: Any) -> Any:
+        """Return which outcomes some member gives mass to; a table leaves out the others."""
+        return p > 0 if self.within_support else existing(p, self.outcomes)
 
     def outside(self, p: Rows, q: Rows) -> Bool[Array, "*rows"]:
         """Return whether q has mass on an outcome that is not allowed."""
         return ((q > 0) & ~self.allowed(p)).any(-1)
+
+
+def existing(p: Any, outcomes: Any) -> Any:
+    """Return which outcomes of rows exist; a padded row, of a state that does not, has its own.
+
+    Arguments:
+        p: nominal rows, in NumPy or JAX.
+        outcomes: number of outcomes that exist, the first of every row.
+    """
+    return (np.arange(p.shape[-1]) < outcomes) | (p > 0)
 
 
 class SortedRows(NamedTuple):

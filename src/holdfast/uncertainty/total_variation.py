@@ -30,6 +30,7 @@ class TotalVariation(SetWithOpenSupport, FromCounts):
     Arguments:
         radius: a number or an (S, A) array; 0 leaves only the nominal row, 1 or more any row.
         within_support: whether members keep the support of p. Otherwise mass may move to any state.
+        outcomes: number of outcomes that exist, set by tables whose rows are padded.
 
     Example:
         >>> import holdfast as hf

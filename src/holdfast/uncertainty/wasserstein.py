@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from holdfast._support.precision import compiled_float64
 from holdfast._support.roots import select_rows
 from holdfast.uncertainty.protocol import RespondingSet
 from holdfast.uncertainty.rows import EPS, SMALLEST, Bracket, PerRow, Response, Rows, RowScale
+from holdfast.uncertainty.simplex import existing
 from holdfast.uncertainty.transport import checked_metric, distances
 
 # Limit on the steps of the search. Halving the bracket in the logarithm needs about 60 steps for 1e-16.
@@ -42,6 +43,7 @@ class Wasserstein(RespondingSet):
         radius: a number or an (S, A) array, in the unit of the metric; inf allows any row.
         metric: (S, S) distances between states: symmetric, zero on the diagonal, with the triangle
             inequality.
+        outcomes: number of states that exist, set by tables whose rows are padded.
 
     Example:
         >>> import holdfast as hf
@@ -55,16 +57,42 @@ class Wasserstein(RespondingSet):
     """
 
     name: ClassVar[str] = "wasserstein"
-    shared: ClassVar[tuple[str, ...]] = ("metric",)
+    shared: ClassVar[tuple[str, ...]] = ("metric", "outcomes")
     # The plan's targets and its cost are two sums, and their weights are rounded.
     per_term: ClassVar[float] = 1.0
     besides: ClassVar[float] = 12.0
 
     metric: Any
+    outcomes: Any = np.inf
 
-    def __init__(self, radius: ArrayLike, *, metric: ArrayLike) -> None:
+    def __init__(
+        self, radius: ArrayLike, *, metric: ArrayLike, outcomes: ArrayLike = np.inf
+    ) -> None:
         super().__init__(radius)
         self.metric = checked_metric(metric)
+        self.outcomes = np.asarray(outcomes, np.float64)
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return a JSON header and named arrays, from which `from_arrays` makes the set again."""
+        header, arrays = super().to_arrays()
+        del arrays["outcomes"]
+        return header, arrays
+
+    def padded(self, states: int, width: int) -> Self:
+        """Return the set on rows to which outcomes were added that no member may have mass on.
+
+        In the search an added outcome has the largest target of its row and a positive distance, so
+        that mass never gains by moving there.
+        """
+        # The rounding error of a distance is that of the largest one, and at least that of 1.
+        metric = np.full((width, width), max(1.0, float(np.max(self.metric))))
+        np.fill_diagonal(metric, 0.0)
+        metric[:states, :states] = self.metric
+        return self._with(metric=metric, outcomes=np.asarray(float(states)))
+
+    def reach(self, p: Any) -> Any:
+        """Return which outcomes some member gives mass to; a table leaves out the others."""
+        return existing(p, self.outcomes)
 
     @property
     def keeps_support(self) -> bool:
@@ -113,6 +141,8 @@ class Wasserstein(RespondingSet):
         metric = jnp.asarray(self.metric, p.dtype)
         radius = self.row_radius(p).reshape(-1)
         start = None if guess is None else jnp.broadcast_to(jnp.asarray(guess), rows).reshape(-1)
+        exists = self.reach(p)
+        y = jnp.where(exists, y, jnp.where(exists, y, -jnp.inf).max(-1, keepdims=True))
         flat = p.reshape(-1, width), y.reshape(-1, width)
         response, plan = _worst(metric, radius, *flat, start)
         kernel, *others = response

@@ -95,6 +95,74 @@ def test_a_training_run_of_a_newer_format_is_named(gather_run, tmp_path):
     assert "not the description of a training run" in reasons(collect([folder]))["run"]
 
 
+def _without(name):
+    def change(described):
+        *outer, last = name.split(".")
+        for key in outer:
+            described = described[key]
+        del described[last]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *map(_without, ("environment", "environment.name", "settings", "limits", "made_with")),
+        lambda described: described.update(seeds=[]),
+        lambda described: described.update(seeds=[0, 0]),
+        lambda described: described.update(limits=["0.1"]),
+        lambda described: described.update(limits=[10**400]),
+        lambda described: described["settings"].update(iterations="6"),
+        lambda described: described["environment"].update(name="\ud800"),
+    ],
+)
+def test_a_damaged_description_costs_its_run_and_not_the_page(gather_run, tmp_path, change):
+    train_folder(tmp_path / "whole", gather_run, 2)
+    folder = train_folder(tmp_path / "spoilt", gather_run, 2)
+    described = json.loads((folder / "run.json").read_text())
+    change(described)
+    (folder / "run.json").write_text(json.dumps(described))
+    (skipped,) = write_page([tmp_path], tmp_path / "report.html")
+    assert skipped.path == str(folder)
+    assert skipped.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("reward", "12"),
+        ("reward", None),
+        ("kl", True),
+        ("costs", 0.1),
+        ("costs", [0.1, 0.2]),
+        ("cost_errors", [[0.1]]),
+        ("nominal_reward", 1e308),
+        ("seed", 7),
+        ("iteration", 5),
+    ],
+)
+def test_a_changed_measurement_costs_its_run_and_not_the_page(gather_run, tmp_path, name, value):
+    train_folder(tmp_path / "whole", gather_run, 2)
+    folder = train_folder(tmp_path / "spoilt", gather_run, 2)
+    lines = (folder / runs.METRICS).read_text().splitlines()
+    lines[1] = json.dumps(json.loads(lines[1]) | {name: value})
+    (folder / runs.METRICS).write_text("\n".join(lines) + "\n")
+    (skipped,) = write_page([tmp_path], tmp_path / "report.html")
+    assert skipped.path == str(folder)
+    assert "line 2" in skipped.reason
+
+
+def test_a_stress_test_that_cannot_be_shown_is_named(gather_run, tmp_path):
+    folder = train_folder(tmp_path / "run", gather_run, 2)
+    result = stressed().to_dict()
+    del result["setup"]["confidence"]
+    (folder / "stress.json").write_text(json.dumps(result))
+    found = collect([folder])
+    assert [each.stress for each in found.trainings] == [None]
+    assert "confidence" in reasons(found)["stress.json"]
+
+
 def test_a_damaged_part_leaves_the_rest_of_a_run(all_runs, tmp_path):
     folder = shutil.copytree(all_runs / "gather" / "rcpo", tmp_path / "run")
     _cut(folder / "stress.json")
@@ -117,6 +185,11 @@ def test_experiments_have_a_section_for_each_model(tmp_path):
     several = compared(), compared("gambler")
     folder = experiment_folder(tmp_path / "comparison", *several)
     assert [each.title for each in collect([folder]).sections] == ["frozen-lake", "gambler"]
+    damaged = next(folder.glob("gambler/jobs/*.npz"))
+    _cut(damaged)
+    found = collect([folder])
+    assert len(found.sections) == 2
+    assert [each.path for each in found.skipped] == [str(damaged)]
     newer = experiment_folder(tmp_path / "newer", *several, version="77")
     assert "newer than this one" in reasons(collect([newer]))["newer"]
 

@@ -12,8 +12,8 @@ import pytest
 from holdfast.report import page
 from holdfast.report.charts import Axis, Chart, Series
 from holdfast.report.page.collect import Collection
-from holdfast.report.page.content import Lines, Section
-from holdfast.report.page.render import json_for_script, page_data, render, script_names
+from holdfast.report.page.content import Lines, Section, json_for_script
+from holdfast.report.page.render import page_data, render, script_names
 
 ASSETS = Path(str(resources.files("holdfast.report.page"))) / "assets"
 

@@ -6,11 +6,12 @@ engine. A new engine is one file and one line in `ENGINES`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -219,3 +220,16 @@ def prepare_worker(names: Sequence[dict[str, Any]]) -> None:
     """Register the names of the parent process in a worker."""
     for each, targets in zip(_REGISTRIES, names, strict=True):
         each.targets.update(targets)
+
+
+@contextlib.contextmanager
+def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Change environment variables for the processes that are started in a block."""
+    before = {name: os.environ[name] for name in changes if name in os.environ}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name in changes:
+            del os.environ[name]
+        os.environ.update(before)

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -57,7 +57,7 @@ class _ProcessWorker:
     def begin(self, item: WorkItem, folder: Path) -> Reply:
         """Start an item, in a new process if the last one died."""
         # The process starts in `submit`, and libraries read their number of threads when they load.
-        with _environment(engines.worker_environment(self._options)):
+        with engines.changed_environment(engines.worker_environment(self._options)):
             try:
                 return self._executor.submit(_begin, item, folder)
             except BrokenExecutor:
@@ -106,15 +106,3 @@ def _resume() -> tuple[list[File], bool]:
     for file in _work["files"]:
         return [file], True
     return [], False
-
-
-@contextlib.contextmanager
-def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ[name] for name in changes if name in os.environ}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name in changes:
-            del os.environ[name]
-        os.environ.update(before)

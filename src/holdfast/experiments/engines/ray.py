@@ -6,6 +6,7 @@ no folder is shared.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,8 @@ def run(items: Sequence[WorkItem], folder: Path, options: EngineOptions) -> Iter
         _connect(ray, options.address)
     elif ours:
         cpus = threads * (options.workers or engines.processors())
-        ray.init(address="local", num_cpus=cpus, **_QUIET)
+        with _loopback_only():
+            ray.init(address="local", num_cpus=cpus, **_QUIET)
     try:
         room = int(ray.cluster_resources().get("CPU", 1)) // threads
         workers = max(1, min(options.workers or room, len(items)))
@@ -55,6 +57,25 @@ def run(items: Sequence[WorkItem], folder: Path, options: EngineOptions) -> Iter
     finally:
         if ours:
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _loopback_only() -> Iterator[None]:
+    """Let a Ray that is started here listen on the loopback interface only.
+
+    Ray's processes execute what they receive, and listen on all interfaces by default. Ray has this
+    switch for systems whose firewalls would ask; its processes inherit the environment variable, and
+    this process reads the constant.
+    """
+    from ray._private import ray_constants
+
+    name, before = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
+    with engines.changed_environment({name: "0"}):
+        ray_constants.ENABLE_RAY_CLUSTER = False
+        try:
+            yield
+        finally:
+            ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def _connect(ray: Any, address: str) -> None:

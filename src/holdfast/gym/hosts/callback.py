@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,12 +22,23 @@ from jax.experimental import io_callback
 from jaxtyping import Array, UInt32
 
 from holdfast.gym.hosts.host import HostReply, ReplySizes
+from holdfast.simulators.environment import TrainingError
 
 if TYPE_CHECKING:
     from holdfast.gym.hosts.pools import SyncHost
     from holdfast.gym.hosts.threads import ThreadHost
 
 _NUMBERS = itertools.count()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return whether a record is about an error that nobody else reports."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, TrainingError | KeyboardInterrupt)
+
+
+# JAX logs the traceback of a callback that fails. A host's own failure is raised as a sentence.
+logging.getLogger("jax._src.callback").addFilter(_is_news)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import pickle
+import select
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import cloudpickle
 import numpy as np
 from jaxtyping import Bool, Float, Shaped, UInt32
 
 from holdfast.gym.hosts.host import HostReply, ReplySizes
-from holdfast.gym.hosts.worker import PROGRAM, EnvCopies, MakeEnv, send
+from holdfast.gym.hosts.watching import POLL, Deadline, HangError, WatchedThread, interrupted
+from holdfast.gym.hosts.worker import PROGRAM, EnvCopies, MakeEnv, failure_text, send
 from holdfast.gym.hosts.wrapper import DisturbedEnv
+from holdfast.simulators.environment import TrainingError
 
 # Seconds that a worker has to close its environments before it is killed. Environments that draw or
 # write files need about one.
 _PATIENCE = 5.0
+_HASTE = 1.0
+# Least seconds that a worker has to start, since it imports the environment's packages.
+_STARTING = 120.0
 _SHARED_MEMORY = Path("/dev/shm")
 
 
-class HostError(RuntimeError):
-    """An environment raised an exception, or its worker process has exited."""
+class HostError(TrainingError):
+    """An environment failed: it raised, did not return, broke its interface, or its worker exited."""
 
 
 class SyncHost:
@@ -48,6 +54,7 @@ class SyncHost:
     Arguments:
         make: function that returns a new environment, without time limit.
         probe: an environment of the same kind, which gives the layout, the costs and the name.
+        step_timeout: seconds that a reset or a step of one copy may take; None for any number.
 
     Example:
         >>> import gymnasium
@@ -63,9 +70,13 @@ class SyncHost:
         >>> host.close()
     """
 
-    def __init__(self, make: MakeEnv, probe: DisturbedEnv) -> None:
+    def __init__(
+        self, make: MakeEnv, probe: DisturbedEnv, step_timeout: float | None = None
+    ) -> None:
         self._content = make, probe.layout, probe.costs
         self._copies = EnvCopies(*self._content)
+        self._timeout = step_timeout
+        self._thread = WatchedThread()
         self.name = probe.name
         self.cost_names = probe.costs.names
         size = probe.observation_size
@@ -141,7 +152,11 @@ class SyncHost:
     def close(self) -> None:
         """Close all environments; the next reset opens new ones."""
         self._table = None
-        self._copies.close()
+        copies, self._copies = self._copies, EnvCopies(*self._content)
+        # An environment that does not return cannot be closed either.
+        with contextlib.suppress(HangError):
+            self._thread.call(copies.close, Deadline(_PATIENCE, lambda: 0))
+        self._thread.end()
 
     def _allocated(self, rows: int) -> np.ndarray:
         """Return a table with this number of rows, and prepare to step copies."""
@@ -149,11 +164,29 @@ class SyncHost:
 
     def _run(self, method: str) -> None:
         """Reset or step all rows."""
+        run = functools.partial(getattr(self._copies, method), self._table, 0, self._rows)
+        deadline = Deadline(self._timeout, functools.partial(self._calls, 0, self._rows))
         try:
-            getattr(self._copies, method)(self._table, 0, self._rows)
+            # Debuggers stop in the thread that makes the call.
+            run() if self._timeout is None else self._thread.call(run, deadline)
+        except HangError:
+            raise self._hanging(f"copy {self._copies.current}", method) from None
         except Exception as error:
-            who, text = f"copy {self._copies.current}", traceback.format_exc()
-            raise HostError(f"{self.name}: {who} raised\n\n{text}") from error
+            who = f"copy {self._copies.current}"
+            raise HostError(f"{self.name}: {who}{failure_text(error)}") from error
+
+    def _calls(self, start: int, stop: int) -> int:
+        """Return the number of calls that have returned, over some rows."""
+        assert self._table is not None
+        return int(self._table["calls"][start:stop].sum(dtype=np.int64))
+
+    def _hanging(self, who: str, method: str) -> HostError:
+        if method == "open":
+            return HostError(f"{self.name}: {who} did not start in time (step_timeout)")
+        return HostError(
+            f"{self.name}: {who} did not return from {method} within {self._timeout:g} s "
+            "(step_timeout)"
+        )
 
 
 _Process = subprocess.Popen[bytes]
@@ -169,10 +202,17 @@ class AsyncHost(SyncHost):
         make: function that returns a new environment, without time limit.
         probe: an environment of the same kind.
         workers: number of processes; the number of processors by default.
+        step_timeout: seconds that a reset or a step of one copy may take; None for any number.
     """
 
-    def __init__(self, make: MakeEnv, probe: DisturbedEnv, workers: int | None = None) -> None:
-        super().__init__(make, probe)
+    def __init__(
+        self,
+        make: MakeEnv,
+        probe: DisturbedEnv,
+        workers: int | None = None,
+        step_timeout: float | None = None,
+    ) -> None:
+        super().__init__(make, probe, step_timeout)
         self._count = workers or os.cpu_count() or 1
         self._processes: list[_Process] = []
 
@@ -184,17 +224,22 @@ class AsyncHost(SyncHost):
     def _start(self) -> None:
         # One processor for each worker; libraries with threads of their own would use all of them.
         single = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-        self._processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, *sys.path],
+        self._processes, lifelines = [], []
+        for _ in range(self._count):
+            theirs, ours = os.pipe() if os.name == "posix" else (None, None)
+            process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, "-" if theirs is None else str(theirs), *sys.path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**single, **os.environ},
+                pass_fds=() if theirs is None else (theirs,),
             )
-            for _ in range(self._count)
-        ]
+            self._processes.append(process)
+            if theirs is not None and ours is not None:
+                os.close(theirs)
+                lifelines.append(ours)
         # Also ends the workers when the host is deleted and when the interpreter exits.
-        self._end = weakref.finalize(self, _ended, self._processes)
+        self._end = weakref.finalize(self, _ended, self._processes, lifelines)
 
     def _allocated(self, rows: int) -> np.ndarray:
         if not self._processes:
@@ -208,30 +253,56 @@ class AsyncHost(SyncHost):
         ) as folder:
             path = Path(folder) / "table"
             table = np.memmap(path, self._row_type, "w+", shape=rows)
-            order = ("open", cloudpickle.dumps(self._content), path, self._row_type, rows)
-            self._order(dict.fromkeys(range(self._count), order))
+            # In a file: a long message would wait for a worker that does not read it.
+            content = Path(folder) / "content"
+            content.write_bytes(cloudpickle.dumps(self._content))
+            order = ("open", content, path, self._row_type, rows)
+            self._order(dict.fromkeys(range(self._count), (order, lambda: 0)))
         return table
 
     def _run(self, method: str) -> None:
         bounds = [worker * self._rows // self._count for worker in range(self._count + 1)]
         shares = enumerate(itertools.pairwise(bounds))
-        self._order({w: (method, start, stop) for w, (start, stop) in shares if start < stop})
+        self._order(
+            {
+                worker: ((method, start, stop), functools.partial(self._calls, start, stop))
+                for worker, (start, stop) in shares
+                if start < stop
+            }
+        )
 
-    def _order(self, orders: dict[int, tuple[Any, ...]]) -> None:
-        """Send an order to each of these workers, then wait for all of them."""
-        for worker, order in orders.items():
+    def _order(self, orders: dict[int, tuple[tuple[Any, ...], Callable[[], int]]]) -> None:
+        """Send an order to each of these workers, then wait for all of them.
+
+        Each order comes with a function that measures the progress of its worker.
+        """
+        for worker, (order, _) in orders.items():
             try:
                 send(order, self._processes[worker].stdin)
             except OSError:
                 raise self._exited(worker) from None
-        for worker in orders:
+        for worker, (order, progress) in orders.items():
+            answers = self._processes[worker].stdout
+            assert answers is not None
             try:
-                failure = pickle.load(self._processes[worker].stdout)  # type: ignore[arg-type]
+                seconds = self._timeout
+                if seconds is not None and order[0] == "open":
+                    seconds = max(seconds, _STARTING)
+                self._wait(answers, Deadline(seconds, progress))
+                failure = pickle.load(answers)
+            except HangError:
+                self._processes[worker].kill()
+                raise self._hanging(f"worker {worker}", order[0]) from None
             except (EOFError, OSError, pickle.UnpicklingError):
                 raise self._exited(worker) from None
             if failure is not None:
                 who, text = failure
-                raise HostError(f"{self.name}:{who} in worker {worker} raised\n\n{text}")
+                raise HostError(f"{self.name}:{who} in worker {worker}{text}")
+
+    def _wait(self, answers: IO[bytes], deadline: Deadline) -> None:
+        """Wait for an answer; where pipes cannot be waited for, reading one waits without a limit."""
+        while os.name == "posix" and not select.select([answers], [], [], POLL)[0]:
+            deadline.check()
 
     def _exited(self, worker: int) -> HostError:
         process = self._processes[worker]
@@ -254,12 +325,13 @@ class AsyncHost(SyncHost):
             self._processes = []
 
 
-def _ended(processes: list[_Process]) -> None:
+def _ended(processes: list[_Process], lifelines: list[int]) -> None:
     for process in processes:
         assert process.stdin is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
-    end = time.monotonic() + _PATIENCE
+    # After Ctrl-C nobody waits for an environment to close.
+    end = time.monotonic() + (_HASTE if interrupted.is_set() else _PATIENCE)
     for process in processes:
         try:
             process.wait(max(end - time.monotonic(), 0.01))
@@ -268,3 +340,5 @@ def _ended(processes: list[_Process]) -> None:
             process.wait()
         assert process.stdout is not None
         process.stdout.close()
+    for lifeline in lifelines:
+        os.close(lifeline)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import mujoco
@@ -15,8 +17,12 @@ from jaxtyping import Bool, Float, UInt32
 from holdfast.gym.costs import Costs, Transition
 from holdfast.gym.hosts.host import DisturbanceLayout, HostReply, ReplySizes
 from holdfast.gym.hosts.physics import Physics
+from holdfast.gym.hosts.pools import HostError
+from holdfast.gym.hosts.watching import Deadline, HangError, WatchedThread
+from holdfast.gym.hosts.worker import failure_text
 from holdfast.gym.mujoco.task import RobotState, RobotTask
 
+_Stepped = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 _PHYSICS = mujoco.mjtState.mjSTATE_FULLPHYSICS
 
 
@@ -32,6 +38,8 @@ class ThreadHost:
         layout: layout of the commands.
         costs: the user's costs; None for the costs of the task.
         threads: number of threads; the number of processors by default.
+        step_timeout: seconds that a cost function may take for a step of all copies; None for any
+            number. The physics itself always returns.
     """
 
     def __init__(
@@ -40,8 +48,11 @@ class ThreadHost:
         layout: DisturbanceLayout,
         costs: Costs | None = None,
         threads: int | None = None,
+        step_timeout: float | None = None,
     ) -> None:
         model = task.model
+        self._timeout = step_timeout
+        self._thread = WatchedThread()
         self.task, self.layout, self.costs = task, layout, costs
         # MuJoCo would restart an unstable simulation silently. NaN must reach the check in training.
         self._model = copy.copy(model)
@@ -98,14 +109,29 @@ class ThreadHost:
         terminated = np.array(over)
         if len(going):
             some = slice(None) if len(going) == rows else going
+            given = where[some], actions[some].astype(np.float64), commands[some]
             with self._lock:
-                found = self._stepped(where[some], actions[some].astype(np.float64), commands[some])
+                found = self._watched(functools.partial(self._stepped, *given))
             where[some], rewards[some], costs[some], terminated[some] = found
         return self._reply(where, rewards, costs, terminated)
 
-    def _stepped(
-        self, where: np.ndarray, actions: np.ndarray, commands: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _watched(self, step: Callable[[], _Stepped]) -> _Stepped:
+        """Return the result of a step; a cost function of the user's may fail or never return."""
+        if self.costs is None or self.costs.is_rebuildable:
+            return step()
+        name = self.costs.environment
+        try:
+            if self._timeout is None:
+                return step()
+            return self._thread.call(step, Deadline(self._timeout, lambda: 0))
+        except HangError:
+            raise HostError(
+                f"{name}: a cost function did not return within {self._timeout:g} s (step_timeout)"
+            ) from None
+        except Exception as error:
+            raise HostError(f"{name}: a cost function{failure_text(error)}") from error
+
+    def _stepped(self, where: np.ndarray, actions: np.ndarray, commands: np.ndarray) -> _Stepped:
         """Return the places, rewards, costs and terminations after a step of all rows."""
         task, rows = self.task, len(where)
         models = self._disturbed(where, commands)

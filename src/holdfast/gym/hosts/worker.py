@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import select
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,8 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from holdfast.gym.costs import Costs
+from holdfast.gym.costs import CostError, Costs
+from holdfast.gym.hosts.checks import ProtocolError
 from holdfast.gym.hosts.host import DisturbanceLayout
 from holdfast.gym.hosts.wrapper import DisturbedEnv
 
@@ -59,6 +61,7 @@ class EnvCopies:
             self.current = row
             observation, _ = self[row - start].reset(seed=int(table["seed"][row]))
             table["observation"][row] = observation
+            table["calls"][row] += 1
         for field in ("reward", "costs", "terminated"):
             table[field][start:stop] = 0
 
@@ -67,9 +70,9 @@ class EnvCopies:
         table["reward"][start:stop] = 0
         table["costs"][start:stop] = 0
         # To look a field up costs as much as to write a row: once for each field is enough.
-        actions, commands, observations, rewards, costs, terminations = (
-            table[field]
-            for field in ("action", "command", "observation", "reward", "costs", "terminated")
+        fields = ("action", "command", "observation", "reward", "costs", "terminated", "calls")
+        actions, commands, observations, rewards, costs, terminations, calls = (
+            table[field] for field in fields
         )
         for row, is_alive in enumerate(table["alive"][start:stop].tolist(), start):
             if not is_alive:
@@ -81,6 +84,7 @@ class EnvCopies:
             # The time limit is kept elsewhere, so an environment that truncates ends its episode for
             # a reason of its own.
             terminations[row] = terminated or truncated
+            calls[row] += 1
 
     def close(self) -> None:
         """Close all environments."""
@@ -93,16 +97,42 @@ class EnvCopies:
 # package is.
 PROGRAM = (
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    "import sys; sys.path[:] = sys.argv[1:]; "
-    "from holdfast.gym.hosts.worker import main; main()"
+    "import sys; sys.path[:] = sys.argv[2:]; "
+    "from holdfast.gym.hosts.worker import end_with_parent, main; "
+    "sys.argv[1] == '-' or end_with_parent(int(sys.argv[1])); main()"
 )
+
+
+def end_with_parent(lifeline: int) -> None:
+    """Let the operating system end this process when the other end of a pipe closes.
+
+    The parent never writes to the pipe, so the signal comes when it closes its end or has been killed.
+    A process that is signalled ends even if an environment never returns to Python; a thread that reads
+    the pipe would have to wait for it.
+    """
+    import fcntl
+    import signal
+
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    # The parent may have ended before the signal was asked for.
+    if select.select([lifeline], [], [], 0)[0]:
+        os._exit(1)
+
+
+def failure_text(error: Exception) -> str:
+    """Return the end of a message about a copy: a sentence, or the traceback of its exception."""
+    if isinstance(error, ProtocolError | CostError):
+        return f": {error}"
+    return f" raised\n\n{traceback.format_exc()}"
 
 
 def main() -> None:
     """Run a worker: execute orders from standard input until it is closed.
 
-    An order is ("open", arguments of `EnvCopies`, table), or the name of a method of `EnvCopies` and the
-    rows. The answer is None, or the copy that raised an exception and the traceback.
+    An order is ("open", files of the arguments of `EnvCopies` and of the table), or the name of a method
+    of `EnvCopies` and the rows. The answer is None, or the copy that failed and the reason.
     """
     orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # Environments that print must not write between the answers, nor read the orders.
@@ -118,13 +148,13 @@ def main() -> None:
             try:
                 if name == "open":
                     content, path, row_type, rows = given
-                    copies = copies or EnvCopies(*cloudpickle.loads(content))
+                    copies = copies or EnvCopies(*cloudpickle.loads(content.read_bytes()))
                     table = np.memmap(path, row_type, "r+", shape=rows)
                 else:
                     getattr(copies, name)(table, *given)
-            except Exception:
+            except Exception as error:
                 who = "" if copies is None else f" copy {copies.current}"
-                failure = who, traceback.format_exc()
+                failure = who, failure_text(error)
             send(failure, answers)
     if copies is not None:
         copies.close()

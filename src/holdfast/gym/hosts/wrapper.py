@@ -16,6 +16,13 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from holdfast.gym.costs import Costs, Transition
+from holdfast.gym.hosts.checks import (
+    ProtocolError,
+    as_numbers,
+    check_observation,
+    check_reset,
+    check_step,
+)
 from holdfast.gym.hosts.host import DisturbanceLayout
 from holdfast.gym.hosts.physics import Physics, body_names
 
@@ -48,9 +55,11 @@ class UnlimitedEnv(gymnasium.Wrapper):
 
     def step(self, action: Any) -> Any:
         """Take a step, and ignore a truncation at or after the horizon."""
-        *found, truncated, info = self.env.step(action)
+        found = self.env.step(action)
         self._steps += 1
-        return (*found, truncated and self._steps < self._horizon, info)
+        if isinstance(found, tuple) and len(found) in (5, 6) and self._steps >= self._horizon:
+            found = (*found[:-2], False, found[-1])
+        return found
 
 
 class DisturbedEnv(gymnasium.Wrapper):
@@ -107,6 +116,8 @@ class DisturbedEnv(gymnasium.Wrapper):
         self.physics = physics_of(env)
         self._state = _state_access(env)
         self._seen: Any = None
+        # The first reset and the first step are compared with the whole space, later ones by size.
+        self._checked: set[str] = set()
         self._factors = b""
         # Computed once: every step uses them.
         self._nominal = self.layout.nominal
@@ -147,6 +158,7 @@ class DisturbedEnv(gymnasium.Wrapper):
             ("reward", np.float32),
             ("costs", np.float32, (len(self.costs.names),)),
             ("terminated", np.bool_),
+            ("calls", np.uint32),  # resets and steps that have returned
         ]
         return np.dtype(fields, align=True)
 
@@ -157,7 +169,10 @@ class DisturbedEnv(gymnasium.Wrapper):
         if self.physics is not None:
             self.physics.reset()
             self._factors = b""
-        seen, info = self.env.reset(seed=seed, options=options)
+        seen, info = check_reset(self.env.reset(seed=seed, options=options))
+        if "reset" not in self._checked:
+            check_observation(self._inner_observations, seen, "the first observation")
+            self._checked.add("reset")
         self._seen = self._kept(seen)
         self._state = self._state or _state_access(self.env)
         if self.physics is not None and self._inner.model is not self.physics.model:
@@ -219,16 +234,14 @@ class DisturbedEnv(gymnasium.Wrapper):
             applied[self._bodies, :3] = before
 
     def _result(self, action: Any, found: tuple[Any, ...]) -> StepResult:
-        if len(found) == 6:
-            observation, reward, cost, terminated, truncated, info = found
-            info = {**info, "cost": cost}
-        else:
-            observation, reward, terminated, truncated, info = found
-            info = dict(info)
+        observation, reward, terminated, truncated, info = check_step(found)
+        if "step" not in self._checked:
+            check_observation(self._inner_observations, observation, "the observation")
+            self._checked.add("step")
         step = Transition(self._seen, action, reward, observation, terminated, info)
         info["costs"] = self.costs.of(step)
         self._seen = self._kept(observation)
-        return self._flattened(observation), float(reward), bool(terminated), bool(truncated), info
+        return self._flattened(observation), reward, terminated, truncated, info
 
     def _kept(self, observation: Any) -> Any:
         """Return what a cost function receives as `observation` after the next step.
@@ -238,10 +251,21 @@ class DisturbedEnv(gymnasium.Wrapper):
         return observation if self.costs.is_rebuildable else copy.deepcopy(observation)
 
     def _flattened(self, observation: Any) -> np.ndarray:
-        if isinstance(self._inner_observations, spaces.Box):
+        space = self._inner_observations
+        if isinstance(space, spaces.Box):
+            numbers = as_numbers(observation, "the observation")
+            if numbers.shape != space.shape:
+                raise ProtocolError(
+                    f"the observation has shape {numbers.shape}, expected {space.shape}"
+                )
             # A copy, for the same reason. `spaces.flatten` would take three times as long.
-            return np.array(observation, np.float32).ravel()
-        return np.asarray(spaces.flatten(self._inner_observations, observation), np.float32).ravel()
+            return numbers.astype(np.float32).ravel()
+        flat: Any = spaces.flatten(space, observation)
+        if np.size(flat) != self.observation_size:
+            raise ProtocolError(
+                f"the observation has {np.size(flat)} numbers, expected {self.observation_size}"
+            )
+        return np.asarray(flat, np.float32).ravel()
 
 
 def decoded(space: Any, action: ArrayLike) -> Any:

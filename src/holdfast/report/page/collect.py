@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.report.page.content import Arena, Section, Skipped
+from holdfast._support.files import read_json
+from holdfast.report.page.content import Arena, Section, Skipped, json_for_script, to_plain
 from holdfast.report.page.models import comparison_section, solution_sections
-from holdfast.report.records import TrainingRecord, check_not_newer, read_json, read_training
+from holdfast.report.page.simulators import stress_section, training_sections
+from holdfast.report.records import TrainingRecord, check_not_newer, read_training
 from holdfast.report.solution import CERTIFICATE_FILE, SOLUTION_FILE
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training import runs
@@ -52,9 +54,9 @@ class Collection:
     """The runs in folders.
 
     Attributes:
-        sections: sections of solved models and of experiments on tables.
-        trainings: training runs.
-        stresses: stress results in folders of their own, with the folder.
+        sections: sections of the page.
+        trainings: training runs that are on the page.
+        stresses: stress results in folders of their own, with the folder, that are on the page.
         skipped: folders and files that cannot be read.
     """
 
@@ -66,7 +68,7 @@ class Collection:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to show."""
-        return not (self.sections or self.trainings or self.stresses)
+        return not self.sections
 
     def attempt(self, path: Path, make: Callable[[], Made]) -> Made | None:
         """Return the result of `make`; on an error, add the path to `skipped` and return None."""
@@ -74,8 +76,18 @@ class Collection:
             return make()
         # A damaged file can raise nearly any error.
         except Exception as error:
-            self.skipped.append(Skipped(str(path), _reason(path, error)))
+            # Half characters, in names of files and in their contents, cannot be printed.
+            texts = (
+                text.encode(errors="replace").decode() for text in (str(path), _reason(path, error))
+            )
+            self.skipped.append(Skipped(*texts))
             return None
+
+    def show(self, path: Path, make: Callable[[], Sequence[Section]]) -> bool:
+        """Add the sections that `make` returns if the page can contain them, or skip the path."""
+        made = self.attempt(path, lambda: _showable(make()))
+        self.sections += made or []
+        return made is not None
 
 
 def collect(paths: Sequence[Path], kept: Kept | None = None) -> Collection:
@@ -100,9 +112,23 @@ def collect(paths: Sequence[Path], kept: Kept | None = None) -> Collection:
         if not path.is_dir():
             raise ValueError(f"{path}: not a folder")
     found = Collection()
+    kept = kept or Kept()
     for folder in _folders(paths):
-        _collect_one(found, folder, kept or Kept())
+        found.attempt(folder, partial(_collect_one, found, folder, kept))
+    every = partial(training_sections, found.trainings)
+    if found.trainings and not found.show(Path(os.path.commonpath(paths)), every):
+        found.trainings.clear()
+    found.sections += [stress_section(folder, stress) for folder, stress in found.stresses]
     return found
+
+
+def _showable(sections: Sequence[Section]) -> Sequence[Section]:
+    """Return the sections, if they can be written into the page.
+
+    A record may pass all checks and still not be text or JSON, such as a name with half a character.
+    """
+    json_for_script(to_plain(sections)).encode()
+    return sections
 
 
 def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
@@ -110,23 +136,36 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
     for name, read in ((EXPERIMENT, _experiment_sections), (SOLUTION_FILE, solution_sections)):
         if name in names:
             files = [path for path in folder.rglob("*") if path.is_file()]
-            make = partial(kept.get, f"{folder}/{name}", files, partial(read, folder))
-            found.sections += found.attempt(folder, make) or []
+            found.show(folder, partial(kept.get, f"{folder}/{name}", files, partial(read, folder)))
+    if EXPERIMENT in names:
+        results = sorted(folder.glob("*/jobs/*.npz"))
+        for path in kept.get(f"{folder}/unreadable", results, partial(_unreadable, results)):
+            found.skipped.append(Skipped(str(path), "damaged, not the result of a job"))
     path = folder / STRESS
-    stress = found.attempt(path, lambda: Stress.load(path)) if STRESS in names else None
+    stress = found.attempt(path, lambda: _stress(path)) if STRESS in names else None
     if runs.DESCRIPTION in names:
         training = found.attempt(folder, lambda: read_training(folder, stress))
         if training is not None:
             play = partial(_arena, training)
             keep = partial(kept.get, f"{folder}/episodes", training.agent_files(), play)
             arena = found.attempt(folder, keep)
-            found.trainings.append(dataclasses.replace(training, arena=arena))
+            training = dataclasses.replace(training, arena=arena)
+            # Runs of one simulator share a section, which one damaged run must not cost.
+            if found.attempt(folder, lambda: _showable(training_sections([training]))):
+                found.trainings.append(training)
     elif stress is not None:
         found.stresses.append((str(folder), stress))
     for remains, missing in _REMAINS.items():
         if remains in names and missing not in names:
             found.skipped.append(Skipped(str(folder), f"holds {remains} but no {missing}"))
             break
+
+
+def _stress(path: Path) -> Stress:
+    """Return a stress result that can be shown."""
+    stress = Stress.load(path)
+    _showable([stress_section(str(path.parent), stress)])
+    return stress
 
 
 def _arena(training: TrainingRecord) -> Arena | None:
@@ -141,9 +180,15 @@ def _experiment_sections(folder: Path) -> list[Section]:
     """Return one section per model; the runs of an experiment in simulators are found in subfolders."""
     from holdfast.experiments.store import read_experiment
 
-    version = str(read_json(folder / EXPERIMENT).get("version", ""))
+    version = str(read_json(folder / EXPERIMENT, "an experiment").get("version", ""))
     check_not_newer({"holdfast": version})
     return [comparison_section(str(folder), each, version) for each in read_experiment(folder)]
+
+
+def _unreadable(results: Sequence[Path]) -> list[Path]:
+    from holdfast.experiments.store import read
+
+    return [path for path in results if read(path) is None]
 
 
 def _folders(paths: Sequence[Path]) -> Iterator[Path]:

@@ -6,6 +6,7 @@ The records contain no layout, and the scripts know nothing about runs.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -248,6 +249,19 @@ def to_plain(value: Any, most: int = MOST_POINTS) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     return value
+
+
+def json_for_script(value: Any) -> str:
+    r"""Return JSON that cannot end the script element it is in.
+
+    Example:
+        >>> json_for_script("</script><!-- \u2028")
+        '"\\u003c/script>\\u003c!-- \\u2028"'
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in ("<", "\u2028", "\u2029"):
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
 
 
 def _kept_rows(rows: int, most: int) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from holdfast import registry
+from holdfast._support.files import read_json
 from holdfast.experiments.results import ConstraintThreshold, Results, smallest_margins
 from holdfast.experiments.store import model_digest
 from holdfast.model import RobustCMDP
@@ -22,7 +23,7 @@ from holdfast.report.page.certificate import margin_text, value_text, values_car
 from holdfast.report.page.content import Block, Cell, Lines, PageTable, Scatter, Section, details
 from holdfast.report.page.data import data_blocks
 from holdfast.report.page.kernels import kernel_blocks
-from holdfast.report.records import check_not_newer, read_json
+from holdfast.report.records import check_not_newer
 from holdfast.report.solution import (
     CERTIFICATE_FILE,
     MODEL_FILE,
@@ -44,7 +45,7 @@ def solution_sections(folder: Path) -> list[Section]:
     Raises:
         ValueError: a file is damaged or was written by a newer version; the message names the file.
     """
-    solution = read_json(folder / SOLUTION_FILE)
+    solution = read_json(folder / SOLUTION_FILE, "a solution")
     check_not_newer(solution["versions"])
     status, settings = solution["status"], solution["settings"]
     model = RobustCMDP.load(folder / MODEL_FILE)
@@ -54,7 +55,7 @@ def solution_sections(folder: Path) -> list[Section]:
     certified = certificate.is_file()
     about_set = uncertainty_in_words(model)
     blocks: list[Block] = [
-        values_card(read_json(certificate) if certified else solution, about_set),
+        values_card(read_json(certificate, "a certificate") if certified else solution, about_set),
         *_policy_blocks(model, policy),
         *data_blocks(model),
         *_history_blocks(history, settings["algorithm"], ConstraintThreshold.of(model)),

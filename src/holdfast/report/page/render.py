@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import datetime
 import html
-import json
 import string
-from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
 from holdfast import __version__
 from holdfast.report.page.collect import Collection
-from holdfast.report.page.content import MOST_POINTS, Section, to_plain
-from holdfast.report.page.simulators import stress_section, training_sections
+from holdfast.report.page.content import MOST_POINTS, json_for_script, to_plain
 
 TITLE = "Holdfast report"
 
@@ -28,15 +25,13 @@ def page_data(
         follow_every: seconds between two requests of a served page for new data; None for a file.
         most: largest number of points of a curve.
     """
-    sections = [*found.sections, *training_sections(found.trainings)]
-    sections += [stress_section(folder, stress) for folder, stress in found.stresses]
     return {
         "title": TITLE,
         "version": __version__,
         "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "summary": _summary(found, sections),
+        "summary": _summary(found),
         "follow_every": follow_every,
-        "sections": [{"id": each.id, **to_plain(each, most)} for each in sections],
+        "sections": [{"id": each.id, **to_plain(each, most)} for each in found.sections],
         "skipped": to_plain(found.skipped),
     }
 
@@ -58,26 +53,13 @@ def script_names() -> list[str]:
     return sorted((path.name for path in folder.iterdir()), key=lambda n: (n == "main.js", n))
 
 
-def json_for_script(value: Any) -> str:
-    r"""Return JSON that cannot end the script element it is in.
-
-    Example:
-        >>> json_for_script("</script><!-- \u2028")
-        '"\\u003c/script>\\u003c!-- \\u2028"'
-    """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character in ("<", "\u2028", "\u2029"):
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
 def _asset(name: str) -> str:
     return (resources.files("holdfast.report.page") / "assets" / name).read_text("utf-8")
 
 
-def _summary(found: Collection, sections: Sequence[Section]) -> str:
+def _summary(found: Collection) -> str:
     """Return the contents of the page in a paragraph."""
-    kinds = [each.key.split()[0] for each in sections]
+    kinds = [each.key.split()[0] for each in found.sections]
     counts = [
         (kinds.count("solution"), "solved model", ""),
         (kinds.count("experiment"), "comparison", " of algorithms"),

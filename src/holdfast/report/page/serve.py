@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import Any
 
 from holdfast.report.page.collect import Kept, collect
@@ -15,6 +17,9 @@ from holdfast.report.page.render import page_data, render
 
 # Seconds between two requests of the page for new data.
 EVERY = 2.0
+# Requests that are answered at the same time, and seconds that a client has for each of its messages.
+_THREADS = 32
+_PATIENCE = 10.0
 
 
 class Server(ThreadingHTTPServer):
@@ -31,12 +36,33 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    # Connections that wait to be accepted; the default of 5 refuses a browser with several pages.
+    request_queue_size = 1024
 
     def __init__(self, paths: Sequence[Path], port: int = 0, every: float = EVERY) -> None:
         self._paths, self._every = list(paths), every
         self._kept, self._lock = Kept(), Lock()
+        self._slots = BoundedSemaphore(_THREADS)
+        self._latest: tuple[float, dict[str, Any]] | None = None
         self.data()
         super().__init__(("127.0.0.1", port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a request in a thread, as soon as one is free."""
+        self._slots.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a request and give its thread free."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the traceback of an error, unless the client has gone or is too slow."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:
@@ -45,12 +71,19 @@ class Server(ThreadingHTTPServer):
 
     def data(self) -> dict[str, Any]:
         """Return the current data; runs whose files have not changed are not read again."""
+        asked = time.monotonic()
         with self._lock:
-            return page_data(collect(self._paths, self._kept), follow_every=self._every)
+            # Requests that waited for each other share data that was read after they were made.
+            if self._latest is None or self._latest[0] < asked:
+                began = time.monotonic()
+                found = page_data(collect(self._paths, self._kept), follow_every=self._every)
+                self._latest = began, found
+            return self._latest[1]
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
+    timeout = _PATIENCE
 
     def do_GET(self) -> None:
         """Answer with the page or with its data."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from holdfast._support.files import write_json
+from holdfast._support.files import read_json, write_json
 from holdfast.registry import imported
 from holdfast.simulators.certificates.intervals import (
     VERDICT_TEXTS,
@@ -239,9 +237,10 @@ class Stress:
         Raises:
             ValueError: the file is not a saved result; the message names the path.
         """
+        found = read_json(path, "a result of stress")
         try:
-            return cls.from_dict(json.loads(Path(path).read_text()))
-        except (KeyError, TypeError, ValueError) as error:
+            return cls.from_dict(found)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{path}: not a result of stress ({error!r})") from error
 
     def plot(self, path: str | PathLike[str]) -> None:

@@ -327,17 +327,21 @@ def load_agent(
         known = (
             header["algorithm"],
             Settings.from_record(header["settings"]),
-            tuple(header["limits"]),
+            tuple(map(float, header["limits"])),
             header["seed"],
         )
         description = header["environment"]
+        if not isinstance(description, Mapping) or not isinstance(header["algorithm"], str):
+            raise TypeError("the environment or the algorithm has another type")
+        if type(header["seed"]) is not int or len(sizes) < 2:
+            raise TypeError("the seed or the sizes of the network have another type")
 
         def blank() -> tuple[Policy, Normaliser | None]:
             policy = Policy.create(jax.random.PRNGKey(0), sizes[0], sizes[1:-1], space)
             return policy, Normaliser.create(sizes[0]) if normalised else None
 
         like = jax.eval_shape(blank)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path}: not an agent that this version can read ({error})") from error
     _, (policy, observations) = checkpoint.load(path, "agent", like)
     agent = Agent(policy, observations, *known, make(description), description)

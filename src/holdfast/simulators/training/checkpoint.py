@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from holdfast._support.files import write_bytes
+from holdfast._support.files import remove_unfinished, write_bytes
 from holdfast._version import __version__
 from holdfast.simulators.training import runs
 
@@ -109,7 +109,7 @@ def resume(folder: Path, description: Mapping[str, Any], shapes: Tree) -> tuple[
         ValueError: the folder contains another run, a damaged one or a longer one.
     """
     runs.check_same(folder, description)
-    runs.remove_temporaries(folder)
+    remove_unfinished(folder)
     path, metrics = folder / runs.CHECKPOINT, folder / runs.METRICS
     if not path.is_file():
         if runs.read_lines(metrics):
@@ -152,7 +152,7 @@ def _read(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]
         stored = json.loads(text or "")
         header, digest = dict(stored["header"]), stored["digest"]
         known = header["format"] == _FORMAT
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not written by Holdfast") from error
     if not known:
         raise ValueError(f"{path}: has the format {header['format']!r}, expected {_FORMAT!r}")

@@ -8,7 +8,6 @@ the lines that are newer than its checkpoint. This module does not import JAX.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast._support.files import write_bytes, write_text
+from holdfast._support.files import read_json, sync_folder, write_bytes, write_text, writing
 
 if TYPE_CHECKING:
     from holdfast.simulators.policy.agent import Agent
@@ -34,32 +33,6 @@ _FREE = ("settings.iterations", "made_with")
 _OLDER = {"settings.weighting": "discounted"}
 
 
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock the folder against other processes until the block or the process ends.
-
-    Raises:
-        ValueError: another process has locked it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(f"{folder}: another process is training there") from error
-        except OSError:  # a file system without locks
-            pass
-        yield
-    finally:
-        os.close(handle)
-
-
 def read_description(folder: Path) -> dict[str, Any] | None:
     """Return the description of the run in a folder, or None if there is none.
 
@@ -69,12 +42,15 @@ def read_description(folder: Path) -> dict[str, Any] | None:
     path = folder / DESCRIPTION
     if not path.is_file():
         return None
-    try:
-        found = json.loads(path.read_text())
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path}: damaged, not the description of a run ({error})") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    found = read_json(path, "the description of a run")
+    if found.get("format") != FORMAT:
         raise ValueError(f"{path}: not the description of a training run")
+    for name, kind in (("settings", dict), ("seeds", list), ("made_with", dict)):
+        if not isinstance(found.get(name), kind):
+            raise ValueError(f"{path}: damaged, {name} is {_shown(found.get(name))}")
+    # Seeds are part of file names, and a text could lead out of the folder.
+    if not found["seeds"] or not all(type(seed) is int for seed in found["seeds"]):
+        raise ValueError(f"{path}: damaged, seeds is {_shown(found['seeds'])}")
     return found
 
 
@@ -141,13 +117,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def remove_temporaries(folder: Path) -> None:
-    """Remove incomplete files that a killed process left."""
-    for name in (DESCRIPTION, METRICS, TIMINGS, CHECKPOINT, "agent-*.safetensors"):
-        for path in folder.glob(f".{name}.*"):
-            path.unlink(missing_ok=True)
-
-
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a JSONL file, without an incomplete last line.
 
@@ -165,8 +134,9 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             return
         try:
             row = dict(json.loads(line))
-            row["iteration"] = int(row["iteration"])
-        except (ValueError, TypeError, KeyError) as error:
+            if type(row["iteration"]) is not int:
+                raise ValueError(f"iteration {row['iteration']!r}")
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{path}: damaged in line {number} ({error})") from error
         yield line.decode(), row
 
@@ -205,10 +175,15 @@ def append_rows(folder: Path, rows: Sequence[Row], seconds: float) -> None:
 
 def append_lines(path: Path, rows: Iterable[Row]) -> None:
     """Append rows to a JSONL file and wait until they are on disk."""
-    with path.open("a") as file:
-        file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
-        file.flush()
-        os.fsync(file.fileno())
+    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    with writing(path):
+        is_new = not path.exists()
+        with path.open("a") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            sync_folder(path.parent)
 
 
 def agent_file(folder: Path, seed: int) -> Path:
@@ -235,11 +210,12 @@ def agent_files(folder: Path) -> list[Path]:
     description = read_description(folder)
     if description is None:
         raise ValueError(f"{folder}: contains no training run")
-    asked = description["settings"]["iterations"]
+    asked = description["settings"].get("iterations")
     files = [agent_file(folder, seed) for seed in description["seeds"]]
     for file in files:
         # Agents of a shorter run stay until the longer one is finished.
-        trained = file.is_file() and checkpoint.read_header(file, "agent")["settings"]["iterations"]
+        header = checkpoint.read_header(file, "agent") if file.is_file() else {}
+        trained = header.get("settings", {}).get("iterations")
         if trained != asked:
             done = len({row["iteration"] for row in read_lines(folder / METRICS)})
             raise ValueError(

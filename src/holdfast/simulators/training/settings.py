@@ -12,6 +12,9 @@ from holdfast._support.arguments import check_whole_number
 if TYPE_CHECKING:
     from holdfast.simulators.environment import Environment
 
+# Every seed has its own networks and batches in memory, side by side.
+MOST_SEEDS = 10_000
+
 _CHOICES = {
     "kernel": ("auto", "gaussian-mixture", "categorical", "tilted"),
     "gradient": ("score", "pathwise"),

@@ -117,6 +117,8 @@ def check(proof: dict[str, Any], model: ExactModel) -> ProofCheck:
         return ProofCheck(True, tuple(_verified(proof, model)), "")
     except RefusedError as refused:
         return ProofCheck(False, (), str(refused))
+    except (ArithmeticError, RecursionError) as error:
+        return ProofCheck(False, (), f"a number or a tree in it is too large ({error})")
 
 
 def _verified(proof: dict[str, Any], model: ExactModel) -> Iterable[str]:

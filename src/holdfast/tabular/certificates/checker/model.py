@@ -108,6 +108,10 @@ def read_model(path: str | os.PathLike[str]) -> ExactModel:
     try:
         # np.load does not close a file that it cannot read.
         with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            # Deflate expands a byte to at most 1,032; a file may declare more, to exhaust the memory.
+            for member in file.zip.infolist():
+                if member.file_size > 1032 * (member.compress_size + 1):
+                    raise ValueError(f"{member.filename} declares {member.file_size:,} bytes")
             arrays = {name: file[name] for name in file.files}
         return _exact(json.loads(str(arrays["header"])), arrays)
     except FileNotFoundError:

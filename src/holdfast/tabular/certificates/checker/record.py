@@ -75,7 +75,7 @@ def numbers(
 
 def number(value: Any, where: str) -> Fraction:
     """Return a JSON number as a fraction."""
-    if type(value) not in (int, float) or not math.isfinite(value):
+    if type(value) is not int and (type(value) is not float or not math.isfinite(value)):
         raise RefusedError(f"{where}: {value!r} is not a finite number")
     return Fraction(value)
 
