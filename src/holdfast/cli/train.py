@@ -40,7 +40,8 @@ class TrainCommand:
       holdfast train HalfCheetah-v5 --channel "parameters mass=0.3" --speed-limit 2 --cost-limit 25
 
     Exit codes: 0 trained, 3 trained but over a limit (mean measured cost of a seed under its worst-case
-    kernel, over the last tenth of the iterations and at most ten), 1 the simulator returned a number
+    kernel, with drawn or with most likely actions, over the last tenth of the iterations and at most
+    ten), 1 the simulator returned a number
     that is not finite, 2 bad input, 130 interrupted.
     """
 
@@ -85,6 +86,8 @@ class TrainCommand:
     """Discount of the reward, and of costs with --limit-on discounted."""
     hidden: Annotated[tuple[int, ...], arg(metavar="N ...")] = Settings.hidden
     """Widths of the hidden layers of the policy and of each critic."""
+    memory: Annotated[int, arg(metavar="K")] = Settings.memory
+    """Number of past observations and actions that the policy sees beside the current observation."""
     out: Annotated[str, option("DIR", "runs/train/ENV-ALGORITHM[-radius-R][-seed-N]")] = ""
     """Folder for the results."""
     video: Annotated[

@@ -29,6 +29,7 @@ from holdfast.simulators.environment import (
     host_failures,
 )
 from holdfast.simulators.policy.agent import Agent
+from holdfast.simulators.policy.memory import Remembering, remembering
 from holdfast.simulators.training import checkpoint, runs
 from holdfast.simulators.training.learner import Learner, first_learners, iterations
 from holdfast.simulators.training.settings import Plan, Settings, cost_limits, read_settings
@@ -142,6 +143,7 @@ def prepare(
     if env.is_hosted and devices > 1:
         raise ValueError(f"devices: {env.name} runs outside JAX, on one device; got {devices}")
     check_devices(devices)
+    env = remembering(env, asked.memory)
     limits = cost_limits(env, asked)
     plan = Plan.create(
         env,
@@ -345,6 +347,8 @@ class TrainingRun:
         learners = jax.device_get(learners)
         trained = (learners.policy, learners.sight.observations)
         environment = self.describe()["environment"]
+        # The agent keeps its own memory, so that it belongs to the environment without one.
+        env = self.env.inner if isinstance(self.env, Remembering) else self.env
         return [
             Agent(
                 *jax.tree.map(np.asarray, row(trained, i)),
@@ -352,7 +356,7 @@ class TrainingRun:
                 settings=self.settings,
                 limits=self.limits,
                 seed=seed,
-                environment=self.env,
+                environment=env,
                 description=environment,
             )
             for i, seed in enumerate(self.seeds)
