@@ -28,7 +28,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from holdfast._support.devices import compiled, row, side_by_side
+from holdfast._support.compilation import compiled
+from holdfast._support.devices import row, side_by_side
 from holdfast.environments.point_gather import PointGather
 from holdfast.simulators.certificates import attack
 from holdfast.simulators.certificates.attack import FrozenPolicy, Targets
@@ -220,10 +221,10 @@ def attacked(
     def one(policy: Any, key: jax.Array) -> dict[str, jax.Array]:
         mine = dataclasses.replace(frozen, policy=policy[0], observations=policy[1])
         watch_key, train_key, play_key = jax.random.split(key, 3)
-        sight = attack.watch.__wrapped__(mine, watch_key)
+        sight = attack.watch(mine, watch_key)
         keys = jax.random.split(train_key, jobs)
         targets = Targets(signal, jnp.full(jobs, RADIUS, jnp.float32), way == 1, keys)
-        train = attack.train_attackers.__wrapped__
+        train = attack.train_attackers
         natures, values = train(mine, sight, targets, settings, min(JUDGED_ON, episodes))
         # The strongest restart of every way and signal.
         best = jnp.argmin(values.reshape(-1, restarts), -1) + jnp.arange(0, jobs, restarts)
@@ -231,7 +232,7 @@ def attacked(
 
         def measured(nature: Any, target: Targets) -> tuple[jax.Array, jax.Array]:
             acting = dataclasses.replace(mine, deterministic=target.deterministic)
-            play = attack.play.__wrapped__
+            play = attack.play
             returns = play(acting, play_key, episodes, sight, nature, target.signal)
             # Episodes hold utilities; a cost is the negative of its utility.
             return returns.mean(0) * jnp.array([1, -1]), returns.std(0) / jnp.sqrt(len(returns))
