@@ -224,16 +224,15 @@ def attacked(
         sight = attack.watch(mine, watch_key)
         keys = jax.random.split(train_key, jobs)
         targets = Targets(signal, jnp.full(jobs, RADIUS, jnp.float32), way == 1, keys)
-        train = attack.train_attackers
-        natures, values = train(mine, sight, targets, settings, min(JUDGED_ON, episodes))
+        judged_on = min(JUDGED_ON, episodes)
+        natures, values = attack.train_attackers(mine, sight, targets, settings, judged_on)
         # The strongest restart of every way and signal.
         best = jnp.argmin(values.reshape(-1, restarts), -1) + jnp.arange(0, jobs, restarts)
         judged = values[best]
 
         def measured(nature: Any, target: Targets) -> tuple[jax.Array, jax.Array]:
             acting = dataclasses.replace(mine, deterministic=target.deterministic)
-            play = attack.play
-            returns = play(acting, play_key, episodes, sight, nature, target.signal)
+            returns = attack.play(acting, play_key, episodes, sight, nature, target.signal)
             # Episodes hold utilities; a cost is the negative of its utility.
             return returns.mean(0) * jnp.array([1, -1]), returns.std(0) / jnp.sqrt(len(returns))
 

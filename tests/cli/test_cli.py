@@ -413,10 +413,11 @@ def test_train_writes_a_folder_that_stress_reads(main, tmp_path, capsys):
     # What was measured at the end decides the exit code.
     metrics = folder / "metrics.jsonl"
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    rows[-1]["costs"] = [-5.9]
-    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(f"{TRAIN} --iterations 5") == 3
-    assert "over a limit: seed 1\n" in capsys.readouterr().out
+    for over in ("costs", "likely_costs"):  # of drawn and of most likely actions
+        changed = [*rows[:-1], {**rows[-1], "costs": [-7.0], "likely_costs": [-7.0], over: [-5.9]}]
+        metrics.write_text("".join(json.dumps(row) + "\n" for row in changed))
+        assert main(f"{TRAIN} --iterations 5") == 3
+        assert "over a limit: seed 1\n" in capsys.readouterr().out
 
     few = "--radii 0 --episodes 20 --restarts 1 --updates 1"
     assert main(f"stress runs/train/n-chain-pcpo {few}") == 0
