@@ -28,7 +28,7 @@ def spinning(step):
 
 
 class Failing(gymnasium.Wrapper):
-    """Raises, or dies, at every fiftieth step, as long as a file says so."""
+    """Raises, or dies, at every seventieth step, as long as a file says so."""
 
     def __init__(self, env, flag):
         super().__init__(env)
@@ -36,7 +36,7 @@ class Failing(gymnasium.Wrapper):
 
     def step(self, action):
         self.steps += 1
-        if self.steps % 50 == 0 and self.flag.exists():
+        if self.steps % 70 == 0 and self.flag.exists():
             if self.flag.read_text() == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError("the motor is on fire")
@@ -159,7 +159,7 @@ def test_a_robot_comes_back_from_disk_with_its_physics(tmp_path):
     agent = hf.train(env, "trpo", iterations=1, out=tmp_path, **QUICK)
     again = hf.load(tmp_path)
     assert again.environment.description() == env.description()
-    found = hf.stress(again, mass=[0.7, 1.3], episodes=3)
+    found = hf.stress(again, mass=[0.7, 1.3], episodes=3, deterministic=False)
     assert [row.label for row in found.rows] == ["nominal", "mass = 0.7", "mass = 1.3"]
     observation, _ = gymnasium.make("Hopper-v5").reset(seed=0)
     np.testing.assert_allclose(agent.predict(observation), again.predict(observation))

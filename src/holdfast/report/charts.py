@@ -15,13 +15,7 @@ import numpy as np
 
 from holdfast import registry
 from holdfast.experiments.results import ConstraintThreshold, Result, Results, smallest_margins
-from holdfast.simulators.certificates.stress_result import (
-    ACTIONS,
-    ATTACK,
-    NOMINAL,
-    SCALED,
-    Stress,
-)
+from holdfast.simulators.certificates.stress_result import ACTIONS, ATTACK, NOMINAL, SCALED, Stress
 
 Numbers = Sequence[Any] | np.ndarray
 
@@ -390,11 +384,8 @@ def _stress_chart(
     series = []
     for label, style in styles_of(found).items():
         result = found[label]
-        if not any(
-            row.kind == kind and (not subject or row.subject == subject) for row in result.rows
-        ):
-            continue
-        for i, actions in enumerate(result.actions):
+        tested = any(row.kind == kind and subject in ("", row.subject) for row in result.rows)
+        for i, actions in enumerate(result.actions if tested else ()):
             levels, measured = zip(*result.curve(signal, kind, subject, actions), strict=True)
             y, low, high = np.array([[each.mean, each.low, each.high] for each in measured]).T
             look = (f"{label}, {actions} actions", style.colour, "dotted") if i else (label, *style)
