@@ -389,8 +389,7 @@ def _stress_chart(
             levels, measured = zip(*result.curve(signal, kind, subject, actions), strict=True)
             y, low, high = np.array([[each.mean, each.low, each.high] for each in measured]).T
             look = (f"{label}, {actions} actions", style.colour, "dotted") if i else (label, *style)
-            rings = [True] * len(levels) if i else []
-            series.append(Series(*look, levels, y, low, high, rings))
+            series.append(Series(*look, levels, y, low, high, [True] * len(levels) if i else ()))
     if kind in _TESTS:
         name, label = _TESTS[kind]
     else:
