@@ -21,6 +21,7 @@ from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.environments.table_simulator import TableSimulator
 from holdfast.simulators.certificates.attack import (
     FrozenPolicy,
+    Targets,
     played_length,
     train_attackers,
     watch,
@@ -54,27 +55,28 @@ def main() -> None:
         f"{'environment':<16} {'kernel':<17} {'gradient':<9} {'signal':<8} radius  share of the drop"
     )
     if only != "tables":
-        for gradient in ("score", "pathwise"):
-            linear(gradient, arguments.updates)
+        for kernel in ("mean-shift", "gaussian-mixture"):
+            for gradient in ("score", "pathwise"):
+                linear(kernel, gradient, arguments.updates)
     if only != "linear":
         for name in ("gambler", "n-chain"):
             for kernel in TABLES:
                 table(name, kernel)
 
 
-def linear(gradient: str, updates: int) -> None:
+def linear(kernel: str, gradient: str, updates: int) -> None:
     env = LinearGaussian(horizon=120)
     policy = Policy.create(jax.random.PRNGKey(0), env.observation_size, (), env.action_space)
     weights = jnp.zeros_like(policy.network.weights[0])
     policy = eqx.tree_at(lambda p: p.network.weights, policy, (weights,))
-    settings = AdversarySettings(gradient=gradient, updates=updates, batch_size=LINEAR_BATCH)
+    settings = AdversarySettings(kernel, gradient, updates=updates, batch_size=LINEAR_BATCH)
     found = attacked(env, policy, env.discount, settings, LINEAR_RADII, (64, 32), 2e-3)
     for i, signal in enumerate(("reward", "cost")):
         for radius, value in zip(LINEAR_RADII, found[i], strict=True):
             known = env.closed_form(radius=radius, signal=signal)
             value = value if signal == "reward" else -value
             share = (value - known.nominal) / (known.worst - known.nominal)
-            show("linear-gaussian", "gaussian-mixture", gradient, signal, radius, share)
+            show("linear-gaussian", kernel, gradient, signal, radius, share)
 
 
 def table(name: str, kernel: str) -> None:
@@ -118,15 +120,18 @@ def attacked(
     numbers = (jnp.full(2, each) for each in (discount, 0.95, discount))
     signals = Signal(jnp.arange(2), *numbers, bootstrap=True)
     length = played_length(env.horizon, (discount,), bootstrap=True)
-    frozen = FrozenPolicy(env, policy, None, signals, length, hidden, critic_learning_rate, False)
+    frozen = FrozenPolicy(env, policy, None, signals, length, hidden, critic_learning_rate)
     key = jax.random.PRNGKey(1)
     indices = jnp.repeat(jnp.arange(2), len(radii))
     _, values = train_attackers(
         frozen,
         watch(frozen, key),
-        indices,
-        jnp.tile(jnp.asarray(radii), 2),
-        jax.random.split(key, len(indices)),
+        Targets(
+            indices,
+            jnp.tile(jnp.asarray(radii), 2),
+            jnp.zeros(len(indices), bool),
+            jax.random.split(key, len(indices)),
+        ),
         settings,
         JUDGED_ON,
     )

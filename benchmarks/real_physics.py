@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=None, help="of MuJoCo, in each process")
     parser.add_argument("--episodes", type=int, default=200, help="that each number is the mean of")
+    parser.add_argument("--memory", type=int, default=0, help="past steps that a policy sees")
     parser.add_argument("--job", default="", help="ALGORITHM:SEED, one job of one task")
     given = parser.parse_args()
     if given.job:
@@ -101,6 +102,7 @@ def run_all(task: str, given: argparse.Namespace) -> None:
             algorithm, seed = waiting.pop(0)
             command = [sys.executable, __file__, task, "--job", f"{algorithm}:{seed}"]
             command += ["--out", str(given.out), "--episodes", str(given.episodes)]
+            command += ["--memory", str(given.memory)]
             command += ["--threads", str(given.threads)] if given.threads else []
             running.append(subprocess.Popen(command))
         time.sleep(0.2)
@@ -120,6 +122,7 @@ def run_job(task: str, algorithm: str, seed: int, given: argparse.Namespace) -> 
         seed=seed,
         cost_limit=setup.limit,
         iterations=setup.iterations,
+        memory=given.memory,
         out=folder,
         **({"radius": setup.radius} if algorithm == "rcpo" else {}),
         **setup.settings,

@@ -386,15 +386,17 @@ TRAIN = "train n-chain --algorithm pcpo --limit-on discounted --batch-size 180 -
 
 
 def test_train_writes_a_folder_that_stress_reads(main, tmp_path, capsys):
-    command = f"{TRAIN} --iterations 4"
+    # No policy has a positive cost here, so that even the first ones are within a limit of 1.
+    train = f"{TRAIN} --cost-limit 1"
+    command = f"{train} --iterations 4"
     assert main(command) == 0
     out, err = capsys.readouterr()
-    assert "n-chain, PCPO, minus utility ≤ -6: the last iteration" in out
+    assert "n-chain, PCPO, minus utility ≤ 1: the last iteration" in out
     assert "mean" in out
     assert "written to runs/train/n-chain-pcpo\n" in out
     assert str(tmp_path) not in out
     lines = err.splitlines()
-    assert lines[0] == "n-chain, PCPO, minus utility ≤ -6: 4 iterations, 2 seeds"
+    assert lines[0] == "n-chain, PCPO, minus utility ≤ 1: 4 iterations, 2 seeds"
     assert [line[:5] for line in lines[1:]] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
     assert "2 of 2 seeds within); KL 0.0" in lines[-1]
     folder = tmp_path / "runs" / "train" / "n-chain-pcpo"
@@ -405,18 +407,19 @@ def test_train_writes_a_folder_that_stress_reads(main, tmp_path, capsys):
     assert again.out == out
     assert again.err.splitlines()[1:] == ["all iterations were finished before"]
 
-    assert main(f"{TRAIN} --iterations 5") == 0
+    assert main(f"{train} --iterations 5") == 0
     assert capsys.readouterr().err.splitlines()[1] == "resuming at iteration 4"
     assert main(f"{TRAIN} --iterations 5 --cost-limit -1000") == 2
-    assert "limits [-6.0], not [-1000.0]" in capsys.readouterr().err
+    assert "limits [1.0], not [-1000.0]" in capsys.readouterr().err
 
     # What was measured at the end decides the exit code.
     metrics = folder / "metrics.jsonl"
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    rows[-1]["costs"] = [-5.9]
-    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(f"{TRAIN} --iterations 5") == 3
-    assert "over a limit: seed 1\n" in capsys.readouterr().out
+    for over in ("costs", "likely_costs"):  # of drawn and of most likely actions
+        changed = [*rows[:-1], {**rows[-1], "costs": [0.0], "likely_costs": [0.0], over: [1.1]}]
+        metrics.write_text("".join(json.dumps(row) + "\n" for row in changed))
+        assert main(f"{train} --iterations 5") == 3
+        assert "over a limit: seed 1\n" in capsys.readouterr().out
 
     few = "--radii 0 --episodes 20 --restarts 1 --updates 1"
     assert main(f"stress runs/train/n-chain-pcpo {few}") == 0

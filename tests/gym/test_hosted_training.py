@@ -15,8 +15,9 @@ import pytest
 import holdfast as hf
 from holdfast.gym.hosted import HostedEnvironment
 from holdfast.simulators.nature.tilted import TiltedKernel
+from holdfast.simulators.policy.memory import Remembering
 from holdfast.simulators.policy.networks import Critic, Policy
-from holdfast.simulators.training.rollout import Player, Sight, Signal, rollout
+from holdfast.simulators.training.rollout import Nominal, Player, Sight, Signal, rollout
 
 QUICK = {"cost_limit": 5.0, "batch_size": 120, "hidden": (8,), "limit_confidence": 0.0}
 ROBUST = {"radius": 0.2, "adversary": {"batch_size": 60, "updates": 1, "hidden": (8,)}}
@@ -27,7 +28,7 @@ def spinning(step):
 
 
 class Failing(gymnasium.Wrapper):
-    """Raises, or dies, at every fiftieth step, as long as a file says so."""
+    """Raises, or dies, at every seventieth step, as long as a file says so."""
 
     def __init__(self, env, flag):
         super().__init__(env)
@@ -35,7 +36,7 @@ class Failing(gymnasium.Wrapper):
 
     def step(self, action):
         self.steps += 1
-        if self.steps % 50 == 0 and self.flag.exists():
+        if self.steps % 70 == 0 and self.flag.exists():
             if self.flag.read_text() == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError("the motor is on fire")
@@ -95,13 +96,28 @@ def test_a_seed_repeats_a_run_and_worker_processes_change_nothing(trained, env, 
 
 
 def test_stress_outside_jax_is_short_unless_asked(trained):
-    found = hf.stress(trained, episodes=4, delay=[0.0, 2.0])
+    found = hf.stress(trained, episodes=4, delay=[0.0, 2.0], deterministic=False)
     assert [row.label for row in found.rows] == ["nominal", "delay = 0", "delay = 2"]
     with pytest.raises(ValueError, match="delay: expected a number of at least 0, got -1"):
         hf.stress(trained, delay=[-1.0])
-    attacked = hf.stress(trained, episodes=4, updates=1, noise=None, action_noise=None)
-    assert [row.kind for row in attacked.rows] == ["nominal", "attack", "attack"]
-    assert [row.level for row in attacked.rows] == [0.0, 0.2, 0.2]
+    kind = hf.AdversarySettings("mean-shift", updates=1, batch_size=60)
+    attacked = hf.stress(trained, episodes=4, noise=None, action_noise=None, kernels=kind)
+    assert [row.kind for row in attacked.rows] == 2 * ["nominal", "attack", "attack"]
+    assert [row.level for row in attacked.rows] == 2 * [0.0, 0.2, 0.2]
+
+
+def test_a_memory_works_outside_jax(env):
+    remembering = Remembering(env, 1)
+    assert remembering.observation_size == 3 + 3 + 1
+    policy = Policy.create(jax.random.PRNGKey(0), 7, (), env.action_space)
+    player = Player(remembering, policy, Sight(None, None, None, clock=False))
+    batch = jax.jit(lambda: rollout(player, Nominal.create(env), jax.random.PRNGKey(1), 2))()
+    seen = np.asarray(batch.observations)
+    assert (seen[0, :, 3:] == 0).all()
+    np.testing.assert_array_equal(seen[1:, :, 3:6], seen[:-1, :, :3])
+    # The torque of a pendulum is within ±2, and an action is remembered in units of its bound.
+    taken = np.clip(np.asarray(batch.actions), -1, 1)
+    np.testing.assert_allclose(seen[1:, :, 6:], taken[:-1], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +159,7 @@ def test_a_robot_comes_back_from_disk_with_its_physics(tmp_path):
     agent = hf.train(env, "trpo", iterations=1, out=tmp_path, **QUICK)
     again = hf.load(tmp_path)
     assert again.environment.description() == env.description()
-    found = hf.stress(again, mass=[0.7, 1.3], episodes=3)
+    found = hf.stress(again, mass=[0.7, 1.3], episodes=3, deterministic=False)
     assert [row.label for row in found.rows] == ["nominal", "mass = 0.7", "mass = 1.3"]
     observation, _ = gymnasium.make("Hopper-v5").reset(seed=0)
     np.testing.assert_allclose(agent.predict(observation), again.predict(observation))

@@ -18,8 +18,8 @@ class StressCommand:
 
     For every radius, new adversaries are trained against the frozen policy: one for the reward and one
     for each cost. Stronger noise, noise on actions and other physical parameters are tested as well.
-    Prints a table and the critical radius, the largest at which every limit was found to hold, and
-    writes stress.json and stress.png.
+    Every test is run with drawn and with most likely actions. Prints a table and the critical radius,
+    the largest at which every limit was found to hold, and writes stress.json and stress.png.
 
     Examples:
       holdfast stress runs/train/point-gather-rcpo-radius-0.2
@@ -48,7 +48,7 @@ class StressCommand:
     """Number of adversaries of each kind per radius and signal; the strongest counts."""
     episodes: Annotated[int | None, option("N", "20000, or 100 outside JAX")] = None
     """Number of episodes per measurement and agent."""
-    updates: Annotated[int, arg(metavar="N")] = 100
+    updates: Annotated[int | None, option("N", "200, or 100 outside JAX")] = None
     """Number of batches that a learned adversary trains on."""
     seed: Annotated[int, arg(metavar="N")] = 0
     """Seed of all random numbers."""
@@ -84,7 +84,7 @@ class StressCommand:
             raise FailedError(str(error)) from error
         found.save(out / "stress.json")
         written = [out / "stress.json"]
-        if len(found.rows) > 1:  # the nominal kernel alone makes no figure
+        if len({row.kind for row in found.rows}) > 1:  # the nominal kernel alone makes no figure
             found.plot(out / "stress.png")
             written.append(out / "stress.png")
         print(to_json(found.to_dict()) if self.json else found)

@@ -43,8 +43,9 @@ class TrainCommand:
       holdfast train HalfCheetah-v5 --channel "parameters mass=0.3" --speed-limit 2 --cost-limit 25
 
     Exit codes: 0 trained, 3 trained but over a limit (mean measured cost of a seed under its worst-case
-    kernel, over the last tenth of the iterations and at most ten), 1 the simulator failed or returned a
-    number that is not finite, 2 bad input, 4 a file could not be written, 130 interrupted.
+    kernel, with drawn or with most likely actions, over the last tenth of the iterations and at most
+    ten), 1 the simulator failed or returned a number that is not finite, 2 bad input, 4 a file could not
+    be written, 130 interrupted.
     """
 
     environment: Annotated[Positional[str], arg(metavar="ENV")]
@@ -90,6 +91,8 @@ class TrainCommand:
     """Discount of the reward, and of costs with --limit-on discounted."""
     hidden: Annotated[tuple[int, ...], arg(metavar="N ...")] = Settings.hidden
     """Widths of the hidden layers of the policy and of each critic."""
+    memory: Annotated[int, arg(metavar="K")] = Settings.memory
+    """Number of past observations and actions that the policy sees beside the current observation."""
     out: Annotated[str, option("DIR", "runs/train/ENV-ALGORITHM[-radius-R][-seed-N]")] = ""
     """Folder for the results."""
     video: Annotated[

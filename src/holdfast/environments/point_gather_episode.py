@@ -82,6 +82,7 @@ class Episode:
         if not isinstance(env, PointGather):
             raise ValueError("agent: only episodes of point-gather can be drawn")
         generator = np.random.default_rng(seed)
+        agent.reset()
         state, observation = eqx.filter_jit(env.reset)(jax.random.PRNGKey(seed))
         step = eqx.filter_jit(lambda env, *given: env.step(*given))
         states = [state]

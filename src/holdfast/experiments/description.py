@@ -300,7 +300,7 @@ class DeepExperiment(Experiment):
     noise: tuple[float, ...] = (1.5, 2.0)
     episodes: int = 20_000
     restarts: int = 2
-    updates: int = 100
+    updates: int = 200
 
     kind = "simulators"
     default_engine = "inline"

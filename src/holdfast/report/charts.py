@@ -15,7 +15,7 @@ import numpy as np
 
 from holdfast import registry
 from holdfast.experiments.results import ConstraintThreshold, Result, Results, smallest_margins
-from holdfast.simulators.certificates.stress_result import ACTIONS, ATTACK, SCALED, Stress
+from holdfast.simulators.certificates.stress_result import ACTIONS, ATTACK, NOMINAL, SCALED, Stress
 
 Numbers = Sequence[Any] | np.ndarray
 
@@ -348,6 +348,8 @@ _TESTS = {
 def stress_charts(found: Mapping[str, Stress]) -> dict[str, list[Chart]]:
     """Return, for the reward and for each cost, one chart per kind of test.
 
+    If drawn and most likely actions were tested, the latter are dotted lines with rings.
+
     Arguments:
         found: stress results by label, all with the same costs and limits.
     """
@@ -356,7 +358,8 @@ def stress_charts(found: Mapping[str, Stress]) -> dict[str, list[Chart]]:
     tests = dict.fromkeys(
         (row.kind, "" if row.kind in kinds else row.subject)
         for each in found.values()
-        for row in each.rows[1:]
+        for row in each.rows
+        if row.kind != NOMINAL
     )
 
     def place(test: tuple[str, str]) -> int:
@@ -380,11 +383,13 @@ def _stress_chart(
 ) -> Chart:
     series = []
     for label, style in styles_of(found).items():
-        each = found[label]
-        if any(row.kind == kind and (not subject or row.subject == subject) for row in each.rows):
-            curve = each.curve(signal, kind, subject)
-            values = [[value.mean, value.low, value.high] for _, value in curve]
-            series.append(Series(label, *style, [level for level, _ in curve], *np.array(values).T))
+        result = found[label]
+        tested = any(row.kind == kind and subject in ("", row.subject) for row in result.rows)
+        for i, actions in enumerate(result.actions if tested else ()):
+            levels, measured = zip(*result.curve(signal, kind, subject, actions), strict=True)
+            y, low, high = np.array([[each.mean, each.low, each.high] for each in measured]).T
+            look = (f"{label}, {actions} actions", style.colour, "dotted") if i else (label, *style)
+            series.append(Series(*look, levels, y, low, high, [True] * len(levels) if i else ()))
     if kind in _TESTS:
         name, label = _TESTS[kind]
     else:

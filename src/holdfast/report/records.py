@@ -82,6 +82,8 @@ class Standing:
         reward: worst-case reward; nominal reward if the algorithm has no adversary.
         nominal_reward: reward under the nominal kernel.
         costs: worst-case costs; nominal costs if the algorithm has no adversary.
+        likely_costs: the same with most likely actions instead of drawn ones; equal to `costs` in runs
+            of version 0.1.0, which did not measure them.
         nominal_costs: costs under the nominal kernel.
         cost_errors: standard errors of `costs`.
         kl: KL divergence of the policy update.
@@ -91,6 +93,7 @@ class Standing:
     reward: float
     nominal_reward: float
     costs: list[float]
+    likely_costs: list[float]
     nominal_costs: list[float]
     cost_errors: list[float]
     kl: float
@@ -99,7 +102,13 @@ class Standing:
     def of(cls, label: str, rows: Sequence[Row]) -> Self:
         """Return the mean of rows of `metrics.jsonl`."""
         means = {name: np.mean([row[name] for row in rows], axis=0).tolist() for name in _MEANS}
-        return cls(label, **means)
+        likely = [row.get("likely_costs", row["costs"]) for row in rows]
+        return cls(label, **means, likely_costs=np.mean(likely, axis=0).tolist())
+
+    @property
+    def larger_costs(self) -> list[float]:
+        """The larger cost of drawn and of most likely actions."""
+        return list(map(max, self.costs, self.likely_costs))
 
 
 def standings(description: Mapping[str, Any], rows: Sequence[Row]) -> list[Standing]:
@@ -154,9 +163,9 @@ class TrainingRecord:
 
     @property
     def kept(self) -> list[bool]:
-        """Whether every cost of a seed is at most its limit."""
+        """Whether every cost of a seed is at most its limit, with drawn and most likely actions."""
         limits = self.description["limits"]
-        return [all(map(operator.le, each.costs, limits)) for each in self.seeds]
+        return [all(map(operator.le, each.larger_costs, limits)) for each in self.seeds]
 
     @property
     def over_limits(self) -> list[str]:

@@ -127,14 +127,15 @@ def _stress_legend(
     for chart in charts:
         # A run that was not stressed may leave its panel: the legend has the cost of its last iterate.
         for each in chart.series:
-            if each.name not in results and chart.y != "reward":
+            if each.name not in results and not each.hollow and chart.y != "reward":
                 text = labels.get(each.name, f"{each.name}: not stressed, ends at")
                 labels[each.name] = f"{text} {chart.y} {each.y[-1]:.2g}"
     agents = len(first.agents)
     of = "" if agents == 1 else f" of each of {agents} agents"
+    rings = "; rings: most likely actions" if len(first.actions) > 1 else ""
     figure.suptitle(
         f"{first.environment['name']}: mean over {first.setup['episodes']:,} episodes{of}, "
-        f"with {100 * first.setup['confidence']:g} % confidence interval",
+        f"with {100 * first.setup['confidence']:g} % confidence interval{rings}",
         fontsize=11,
     )
     figures.legend_below(figure, {labels[name]: series[name] for name in labels})

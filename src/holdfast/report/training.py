@@ -54,7 +54,7 @@ def _table(description: Mapping[str, Any], found: Sequence[Standing], title: str
     headings = ["seed", "worst-case\nreward", "nominal\nreward"] if robust else ["seed", "reward"]
     for name, limit in limits:
         heading = f"{name} ≤ {limit:g}" if constrained else name
-        headings += [f"worst-case\n{heading}" if robust else heading]
+        headings += [f"worst-case\n{heading}" if robust else heading, "most likely\nactions"]
         headings += ["margin"] * constrained + [f"nominal\n{name}"] * robust
     for heading in [*headings, "KL"]:
         table.add_column(heading, justify="right", vertical="bottom")
@@ -62,9 +62,9 @@ def _table(description: Mapping[str, Any], found: Sequence[Standing], title: str
         cells: list[str | Text] = [each.label, f"{each.reward:.4g}"]
         cells += [f"{each.nominal_reward:.4g}"] * robust
         for i, (_, limit) in enumerate(limits):
-            cells.append(f"{each.costs[i]:.4g}")
+            cells += [f"{each.costs[i]:.4g}", f"{each.likely_costs[i]:.4g}"]
             if constrained:
-                margin = limit - each.costs[i]
+                margin = limit - each.larger_costs[i]
                 # Yellow: over the limit by no more than two standard errors.
                 over = "yellow" if margin >= -2 * each.cost_errors[i] else "bold red"
                 cells.append(Text(f"{margin:+.3g}", "green" if margin >= 0 else over))
@@ -143,11 +143,11 @@ def _measurements(about: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     mean, seeds = found[-1], found[:-1] or found
     worst = [f"reward {mean.reward:.4g}"]
     for i, (name, limit) in enumerate(limits_of(about)):
-        text = f"{name} {mean.costs[i]:.4g}"
+        text = f"{name} {mean.costs[i]:.4g}, {mean.likely_costs[i]:.4g} with most likely actions"
         if about["constrained"]:
-            within = sum(each.costs[i] <= limit for each in seeds)
+            within = sum(each.larger_costs[i] <= limit for each in seeds)
             count = f", {within} of {len(seeds)} seeds within" if len(seeds) > 1 else ""
-            text += f" (margin {limit - mean.costs[i]:+.2g}{count})"
+            text += f" (margin {limit - mean.larger_costs[i]:+.2g}{count})"
         worst.append(text)
     kl = f"KL {mean.kl:.2g}"
     if not about["robust"]:

@@ -17,7 +17,7 @@ from holdfast.simulators.certificates.attack_plan import (
     or_auto,
     planned_tests,
 )
-from holdfast.simulators.certificates.stress_result import ATTACK, Stress
+from holdfast.simulators.certificates.stress_result import ATTACK, DRAWN, LIKELY, Stress
 from holdfast.simulators.check_environment import check_disturbed
 from holdfast.simulators.environment import Environment, GaussianNoise, host_failures
 from holdfast.simulators.nature.adversary import Nature, kernel_name
@@ -27,11 +27,13 @@ from holdfast.simulators.training.settings import AdversarySettings, Plan, cost_
 
 # Radii around the paper's 0.2, each twice the one before: a worst case grows with the square root.
 RADII = (0.05, 0.1, 0.2, 0.4)
-KERNELS = ("auto", "tilted")
 # 20,000 episodes measure a mean within 0.7 % of an episode's standard deviation.
 RESTARTS, EPISODES = 2, 20_000
 # A step outside JAX takes a thousand times as long, so the defaults there are as much smaller.
 _HOSTED_RADIUS, _HOSTED_RESTARTS, _HOSTED_EPISODES = 0.2, 1, 100
+# Batches of an attack. An accelerator draws four times as many episodes in little more time.
+UPDATES, _HOSTED_UPDATES, _ACCELERATOR_FACTOR = 200, 100, 4
+_BATCH, _HIDDEN = 15_000, (128, 64)
 # A tilted kernel looks ahead and learns only a critic, which takes a tenth of the updates.
 _TILTED_SHARE, _TILTED_BATCH = 10, 10_000
 
@@ -45,9 +47,9 @@ def stress(
     parameters: Mapping[str, Sequence[float]] | None = None,
     restarts: int | None = None,
     episodes: int | None = None,
-    updates: int = 100,
+    updates: int | None = None,
     kernels: str | AdversarySettings | Sequence[str | AdversarySettings] | None = None,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
     environment: Environment | None = None,
     seed: int = 0,
     confidence: float = 0.95,
@@ -80,10 +82,12 @@ def stress(
         restarts: adversaries of each kind for each radius and signal; default 2, outside JAX 1.
         episodes: episodes measured in each row, for each agent, at least 2; default 20,000, outside
             JAX 100.
-        updates: batches on which a learned adversary is trained; a tilted one takes a tenth.
-        kernels: kinds of adversaries, as names or settings; by default the learned kind that fits the
-            noise and, in JAX, "tilted".
-        deterministic: take the most likely action instead of drawing actions as in training.
+        updates: batches on which a learned adversary is trained; default 200, outside JAX 100. A tilted
+            one takes a tenth.
+        kernels: kinds of adversaries, as names or settings; by default every kind that fits the noise:
+            "mean-shift" and "gaussian-mixture", or "categorical"; in JAX also "tilted".
+        deterministic: True for most likely actions only, False for actions drawn as in training only;
+            None tests both, since a policy may be used either way.
         environment: the simulator, if the agent has none or another one is wanted.
         seed: seed of everything that is drawn.
         confidence: level of the bootstrap intervals.
@@ -101,7 +105,7 @@ def stress(
         >>> agent = hf.train(model, "trpo", limit_on="discounted", iterations=1, batch_size=300)
         >>> found = hf.stress(agent, radii=None, episodes=200)  # without attacks, to be quick
         >>> [row.label for row in found.rows]
-        ['nominal']
+        ['nominal', 'nominal, most likely actions']
         >>> found.rows[0].reward.low < found.rows[0].reward.mean < found.rows[0].reward.high
         True
     """
@@ -121,15 +125,21 @@ def stress(
         restarts = _HOSTED_RESTARTS if env.is_hosted else RESTARTS
     if episodes is None:
         episodes = _HOSTED_EPISODES if env.is_hosted else EPISODES
-    tests = planned_tests(
+    planned = planned_tests(
         env, radii=radii, noise=noise, action_noise=action_noise, parameters=varied
     )
+    if deterministic not in (None, True, False):
+        raise ValueError(f"deterministic: expected True, False or None, got {deterministic!r}")
+    ways = {None: (DRAWN, LIKELY), False: (DRAWN,), True: (LIKELY,)}[deterministic]
+    tests = [test._replace(actions=way) for way in ways for test in planned]
+    if updates is None:
+        updates = _HOSTED_UPDATES if env.is_hosted else UPDATES
     check_whole_number("restarts", restarts, least=1)
     check_whole_number("updates", updates, least=1)
     check_measurement(episodes, seed, confidence)
     check_disturbed(env, max((test.level for test in tests if test.kind == ATTACK), default=0.0))
     kinds = _kinds(env, kernels, updates)
-    frozen, limits = zip(*(frozen_agent(each, env, deterministic) for each in agents), strict=True)
+    frozen, limits = zip(*(frozen_agent(each, env) for each in agents), strict=True)
     if len(set(limits)) > 1:
         raise ValueError(f"agent: expected agents with the same limits, got {limits}")
     plan = AttackPlan(env, tests, kinds, restarts, episodes, seed, callback, len(agents))
@@ -145,7 +155,7 @@ def stress(
             "episodes": episodes,
             "restarts": restarts,
             "kernels": [dataclasses.asdict(kind) for kind in kinds],
-            "deterministic": bool(deterministic),
+            "actions": list(ways),
             "limit_on": agents[0].settings.limit_on,
             "steps_per_episode": frozen[0].length,
             "confidence": confidence,
@@ -189,7 +199,7 @@ def common_environment(agents: tuple[Agent, ...], environment: Environment | Non
 
 
 def frozen_agent(
-    agent: Agent, env: Environment, deterministic: bool
+    agent: Agent, env: Environment, deterministic: bool = False
 ) -> tuple[FrozenPolicy, tuple[float, ...]]:
     """Return an agent's fixed policy in a simulator, and the agent's limits."""
     # An adversary weights steps as the reported sums do, whatever the weights of the training.
@@ -206,7 +216,8 @@ def frozen_agent(
         length=played_length(env.horizon, plan.discounts, plan.bootstrap),
         hidden=settings.hidden,
         critic_learning_rate=settings.critic_learning_rate,
-        deterministic=bool(deterministic),
+        memory=settings.memory,
+        deterministic=jnp.asarray(deterministic),
     )
     return frozen, limits
 
@@ -224,20 +235,16 @@ def _kinds(
     updates: int,
 ) -> tuple[AdversarySettings, ...]:
     if kernels is None:
-        kernels = KERNELS[:1] if env.is_hosted else KERNELS
+        gaussian = isinstance(env.disturbance, GaussianNoise)
+        kernels = ("mean-shift", "gaussian-mixture") if gaussian else ("categorical",)
+        kernels += () if env.is_hosted else ("tilted",)
     if isinstance(kernels, str | AdversarySettings):
         kernels = (kernels,)
     if not kernels:
         raise ValueError("kernels: expected at least one; radii=None leaves attacks out")
     found = []
     for each in kernels:
-        if isinstance(each, AdversarySettings):
-            settings = each
-        elif each == "tilted":
-            few = max(1, updates // _TILTED_SHARE)
-            settings = AdversarySettings("tilted", updates=few, batch_size=_TILTED_BATCH)
-        else:
-            settings = AdversarySettings(each, updates=updates)
+        settings = each if isinstance(each, AdversarySettings) else attack_settings(each, updates)
         settings = dataclasses.replace(settings, kernel=kernel_name(env, settings))
         # Traced only, to raise now if the kernel does not fit the noise.
         jax.eval_shape(
@@ -247,3 +254,13 @@ def _kinds(
         )
         found.append(settings)
     return tuple(found)
+
+
+def attack_settings(kernel: str, updates: int = UPDATES) -> AdversarySettings:
+    """Return the settings with which `stress` trains a kind of adversary."""
+    factor = 1 if jax.default_backend() == "cpu" else _ACCELERATOR_FACTOR
+    if kernel == "tilted":
+        few = max(1, updates // _TILTED_SHARE)
+        return AdversarySettings(kernel, updates=few, batch_size=factor * _TILTED_BATCH)
+    batch = factor * _BATCH
+    return AdversarySettings(kernel, updates=updates, batch_size=batch, hidden=_HIDDEN)

@@ -25,6 +25,7 @@ from holdfast.registry import SIMULATOR_ALGORITHMS, Algorithm
 from holdfast.simulators.check_environment import check_disturbed, check_environment
 from holdfast.simulators.environment import Environment, TrainingError, host_failures
 from holdfast.simulators.policy.agent import Agent
+from holdfast.simulators.policy.memory import Remembering, remembering
 from holdfast.simulators.training import checkpoint, runs
 from holdfast.simulators.training.learner import Learner, first_learners, iterations
 from holdfast.simulators.training.settings import (
@@ -144,6 +145,7 @@ def prepare(
     if env.is_hosted and devices > 1:
         raise ValueError(f"devices: {env.name} runs outside JAX, on one device; got {devices}")
     check_devices(devices)
+    env = remembering(env, asked.memory)
     limits = cost_limits(env, asked)
     plan = Plan.create(
         env,
@@ -349,6 +351,8 @@ class TrainingRun:
         learners = jax.device_get(learners)
         trained = (learners.policy, learners.sight.observations)
         environment = self.describe()["environment"]
+        # The agent keeps its own memory, so that it belongs to the environment without one.
+        env = self.env.inner if isinstance(self.env, Remembering) else self.env
         return [
             Agent(
                 *jax.tree.map(np.asarray, row(trained, i)),
@@ -356,7 +360,7 @@ class TrainingRun:
                 settings=self.settings,
                 limits=self.limits,
                 seed=seed,
-                environment=self.env,
+                environment=env,
                 description=environment,
             )
             for i, seed in enumerate(self.seeds)

@@ -76,6 +76,7 @@ def metrics(iteration: int, seed: int) -> dict:
         "iteration": iteration,
         "seed": seed,
         "costs": [cost],
+        "likely_costs": [cost - 0.02],
         "cost_errors": [0.01],
         "nominal_costs": [cost - 0.05],
         "kl": 0.01,

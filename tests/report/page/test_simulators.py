@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -93,6 +95,27 @@ def test_reward_against_cost_marks_the_seeds_over_their_limit(tmp_path):
     assert rows["iterations"].text == "5 of 30"
     assert rows["seeds within limits"].text == "1 of 2"
     assert rows["margin"].tone == "bad"
+    # Costs 0.10 and 0.11 with drawn actions, 0.02 less with most likely ones.
+    assert rows["most likely actions"].text == "0.085"
+    views = titled(section, "Cost of an episode: bombs").views
+    assert [view.name for view in views] == ["worst case", "nominal", "most likely actions"]
+    np.testing.assert_allclose(views[2].series[0].y[-1], 0.085)
+
+
+def test_most_likely_actions_over_a_limit_are_over_it(gather_run, tmp_path):
+    folder = train_folder(tmp_path / "run", gather_run, 6)
+    rows = read_training(folder).rows
+    changed = [{**row, "likely_costs": [0.2]} if row["seed"] == 1 else row for row in rows]
+    (folder / runs.METRICS).write_text("".join(json.dumps(row) + "\n" for row in changed))
+    assert read_training(folder).over_limits == ["seed 1"]
+    # Version 0.1.0 did not measure them.
+    for row in changed:
+        del row["likely_costs"]
+    (folder / runs.METRICS).write_text("".join(json.dumps(row) + "\n" for row in changed))
+    old = read_training(folder)
+    assert old.over_limits == []
+    views = titled(training_sections([old])[0], "Cost of an episode: bombs").views
+    assert len(views) == 2
 
 
 def test_stress_is_drawn_with_its_limit_and_its_critical_radius(gather_run, tmp_path):

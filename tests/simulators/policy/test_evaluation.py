@@ -76,10 +76,11 @@ def test_a_seed_repeats_an_evaluation():
 
 def test_what_is_found_is_a_table_and_plain_values():
     found = in_the_simulator()
-    first, heads, reward, cost = str(found).splitlines()
-    assert first == (
-        "my-chain, pcpo-4: mean over 400 episodes [99.9 % interval], most likely actions"
-    )
+    first, heads, reward, cost, *drawn = str(found).splitlines()
+    title = "my-chain, pcpo-4: mean over 400 episodes [99.9 % interval]"
+    assert first == f"{title}, most likely actions"
+    assert drawn[0] == f"{title}, drawn actions"
+    assert drawn == str(found.drawn).splitlines()
     assert heads.split() == ["mean", "episodes", "over", "the", "limit"]
     assert reward.split()[:2] == ["reward", f"{found.reward.mean:.4g}"]
     assert len(reward) == len(cost[: cost.index("]") + 1])  # one column under the other
@@ -89,6 +90,17 @@ def test_what_is_found_is_a_table_and_plain_values():
     assert plain["costs"][0]["mean"] == found.costs[0].mean
     assert len(plain["episode_costs"]) == 400
     assert plain["setup"]["limit_on"] == "discounted"
+    assert plain["drawn"] == json.loads(json.dumps(found.drawn.to_dict()))
+
+
+def test_drawn_actions_have_the_value_of_the_policys_own_rows():
+    agent = chain_agent()
+    logits = agent.arrays.outputs(np.eye(5, dtype=np.float32))
+    rows = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    exact = hf.evaluate(MODEL, rows).reward.nominal
+    drawn = in_the_simulator().drawn
+    assert drawn.reward.low <= exact <= drawn.reward.high
+    assert not drawn.setup["deterministic"]
 
 
 def test_the_verdict_is_in_the_table():

@@ -188,7 +188,7 @@ def reference(batch, values, paid, discount, gae, bootstrap):
     return returns, advantages
 
 
-compiled_estimate = jax.jit(estimate)
+compiled_estimate = jax.jit(estimate, static_argnames="of_nature")
 
 
 @pytest.mark.parametrize("bootstrap", [True, False])
@@ -222,6 +222,19 @@ def test_with_no_critic_advantages_are_what_is_still_to_come(batch):
     for t in reversed(range(HORIZON)):
         to_come = paid[t] + 0.7 * to_come
         np.testing.assert_allclose(found.advantages[t], to_come, rtol=1e-5)
+
+
+def test_a_disturbance_that_is_drawn_once_counts_with_the_whole_episode(batch):
+    """Its advantages are those of λ = 1; where every step is disturbed they are the usual ones."""
+    once = batch._replace(heard=jnp.zeros_like(batch.heard).at[0].set(True))
+    usual, whole = signal(0.8, 0.5, True), signal(0.8, 1.0, True)
+    of_nature = compiled_estimate(once, CRITIC, PLAIN, usual, of_nature=True)
+    expected = compiled_estimate(batch, CRITIC, PLAIN, whole)
+    np.testing.assert_allclose(of_nature.advantages, expected.advantages, rtol=1e-5, atol=1e-5)
+    always = batch._replace(heard=jnp.ones_like(batch.heard))
+    found = compiled_estimate(always, CRITIC, PLAIN, usual, of_nature=True)
+    expected = compiled_estimate(batch, CRITIC, PLAIN, usual)
+    np.testing.assert_allclose(found.advantages, expected.advantages, rtol=1e-6)
 
 
 # --- what is not finite

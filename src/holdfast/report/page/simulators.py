@@ -127,7 +127,13 @@ def _learning(shown: ShownRuns) -> list[Block]:
 
     def lines(key: str, title: str, column: str, index: int | None, limits: list[Limit]) -> Lines:
         views = []
-        for kind, name in (("worst case", column), ("nominal", f"nominal_{column}")):
+        kinds = [("worst case", column), ("nominal", f"nominal_{column}")]
+        # Runs of version 0.1.0 did not measure most likely actions.
+        if index is not None and all(
+            "likely_costs" in run.rows[0] for run in shown.values() if run.rows
+        ):
+            kinds.append(("most likely actions", "likely_costs"))
+        for kind, name in kinds:
             series = [_series(label, styles[label], shown[label], name, index) for label in shown]
             views.append(Chart(kind, axis, f"{key}, {kind}", series, limits))
         return Lines(f"learning-{key}", title, about, views)
@@ -176,7 +182,7 @@ def _ends(shown: ShownRuns) -> content.PageTable:
     costs = _costs(shown)
     head = ["", "iterations", "reward", "nominal reward"]
     for name, limit in costs:
-        head += [f"{name} ≤ {limit:g}", "margin", f"nominal {name}"]
+        head += [f"{name} ≤ {limit:g}", "most likely actions", "margin", f"nominal {name}"]
     head += ["seeds within limits", "critical radius"]
 
     def number(value: float) -> Cell:
@@ -191,9 +197,10 @@ def _ends(shown: ShownRuns) -> content.PageTable:
         mean = run.standings[-1]
         cells += [number(mean.reward), number(mean.nominal_reward)]
         for i, (_, limit) in enumerate(costs):
-            margin = limit - mean.costs[i]
+            margin = limit - mean.larger_costs[i]
             tone = "good" if margin >= 0 else "bad"
-            cells += [number(mean.costs[i]), Cell(margin_text(margin), tone)]
+            cells += [number(mean.costs[i]), number(mean.likely_costs[i])]
+            cells.append(Cell(margin_text(margin), tone))
             cells.append(number(mean.nominal_costs[i]))
         critical = "–" if run.stress is None else critical_text(run.stress)
         rows.append([*cells, Cell(f"{sum(run.kept)} of {len(run.kept)}"), Cell(critical)])
@@ -222,6 +229,8 @@ def stress_blocks(found: Mapping[str, Stress]) -> list[Block]:
     """
     confidence = 100 * next(iter(found.values())).setup["confidence"]
     about = f"Mean over episodes of the frozen policy, with {confidence:g} % confidence intervals."
+    if any(len(each.actions) > 1 for each in found.values()):
+        about += " Dotted lines: most likely actions instead of drawn ones."
     return [
         Lines(f"stress-{signal}", f"Under stress: {signal}", about, views, "bars")
         for signal, views in charts.stress_charts(found).items()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from holdfast._support.compilation import compiled
 from holdfast._support.devices import row, side_by_side
@@ -24,9 +25,11 @@ from holdfast.simulators.environment import (
     Step,
 )
 from holdfast.simulators.nature.adversary import Nature, attack
+from holdfast.simulators.policy.memory import remembering
 from holdfast.simulators.policy.networks import Normaliser, Policy
 from holdfast.simulators.training.rollout import Nominal, Player, Sight, Signal, rollout
 from holdfast.simulators.training.settings import AdversarySettings
+from holdfast.simulators.wrapped import Wrapped
 
 # 30,000 steps estimate the mean and spread of every feature within about 1 %.
 _WARM_UP_STEPS = 30_000
@@ -35,32 +38,6 @@ _WARM_UP_STEPS = 30_000
 _REMAINDER = 1e-3
 # Steps simulated side by side. A million steps of Point Gather take 0.5 GB.
 _STEPS_AT_ONCE = 1_000_000
-
-
-def _forwarded(name: str) -> property | Callable[..., Any]:
-    """Return a property or method that forwards to the one of the same name of `inner`."""
-    if isinstance(vars(Environment)[name], property):
-        return property(lambda self: getattr(self.inner, name))
-
-    def method(self: Any, *args: Any) -> Any:
-        return getattr(self.inner, name)(*args)
-
-    return method
-
-
-class Wrapped(Environment):
-    """An environment that forwards everything to `inner`; subclasses change some of it."""
-
-    inner: Environment
-
-    # `with_parameters` would return the inner environment without its wrapper.
-    locals().update(
-        {
-            name: _forwarded(name)
-            for name in vars(Environment)
-            if not name.startswith("_") and name != "with_parameters"
-        }
-    )
 
 
 class Prolonged(Wrapped):
@@ -130,7 +107,9 @@ class FrozenPolicy(eqx.Module):
         length: steps for which a measured episode is played, from `played_length`.
         hidden: hidden layers of the critics.
         critic_learning_rate: learning rate of the critics.
-        deterministic: whether the policy takes its most likely action.
+        memory: number of past observations and actions that the policy sees.
+        deterministic: whether the policy takes its most likely action; traced, so that both ways
+            share a compiled program.
     """
 
     env: Environment
@@ -140,11 +119,12 @@ class FrozenPolicy(eqx.Module):
     length: int = eqx.field(static=True)
     hidden: tuple[int, ...] = eqx.field(static=True)
     critic_learning_rate: float = eqx.field(static=True)
-    deterministic: bool = eqx.field(static=True)
+    memory: int = eqx.field(static=True, default=0)
+    deterministic: bool | Bool[Array, ""] = False
 
     def player(self, env: Environment, sight: Sight) -> Player:
         """Return the policy in a simulator."""
-        return Player(env, self.policy, sight, self.deterministic)
+        return Player(remembering(env, self.memory), self.policy, sight, self.deterministic)
 
 
 def played_length(horizon: int, discounts: Sequence[float], bootstrap: bool) -> int:
@@ -180,13 +160,27 @@ def watch(frozen: FrozenPolicy, key: PRNGKeyArray) -> Sight:
     return Sight(frozen.observations, fitted.features, fitted.nature, sight.clock)
 
 
+class Targets(NamedTuple):
+    """What adversaries attack, along a leading axis.
+
+    Attributes:
+        signal: index of the attacked signal; 0 is the reward.
+        radius: radius of the adversary's ball.
+        deterministic: whether the policy takes its most likely action.
+        key: random key.
+    """
+
+    signal: Int[Array, "*n"]
+    radius: Float[Array, "*n"]
+    deterministic: Bool[Array, "*n"]
+    key: PRNGKeyArray
+
+
 @compiled
 def train_attackers(
     frozen: FrozenPolicy,
     sight: Sight,
-    indices: Int[Array, " n"],
-    radii: Float[Array, " n"],
-    keys: Array,
+    targets: Targets,
     settings: AdversarySettings,
     judged_on: int,
 ) -> tuple[Nature, Float[Array, " n"]]:
@@ -197,30 +191,32 @@ def train_attackers(
     Arguments:
         frozen: the policy.
         sight: the inputs from `watch`.
-        indices: index of the signal that each adversary attacks; 0 is the reward.
-        radii: radius of each adversary.
-        keys: random key of each adversary.
+        targets: what each adversary attacks.
         settings: settings of the adversaries, with the total number of `updates`.
         judged_on: number of episodes on which each adversary is judged.
     """
     rate = frozen.critic_learning_rate
 
-    def one(index: Array, radius: Array, key: Array) -> tuple[Nature, Array]:
-        start, train, judge = jax.random.split(key, 3)
-        signal = row(frozen.signals, index)
-        nature = Nature.create(start, frozen.env, radius, settings, frozen.hidden, rate)
+    def one(target: Targets) -> tuple[Nature, Array]:
+        acting = dataclasses.replace(frozen, deterministic=target.deterministic)
+        player = acting.player(acting.env, sight)
+        start, train, judge = jax.random.split(target.key, 3)
+        signal = row(frozen.signals, target.signal)
+        nature = Nature.create(start, frozen.env, target.radius, settings, frozen.hidden, rate)
 
-        def update(nature: Nature, key: Array) -> tuple[Nature, None]:
-            player = frozen.player(frozen.env, sight)
-            return attack(nature, player, signal, key, settings, rate), None
+        def update(nature: Nature, now: tuple[Array, Array]) -> tuple[Nature, None]:
+            key, factor = now
+            return attack(nature, player, signal, key, settings, rate, factor), None
 
-        nature, _ = lax.scan(update, nature, jax.random.split(train, settings.updates))
-        returns = _play(frozen, judge, judged_on, sight, nature, index)
-        return nature, returns[:, index].mean()
+        # The policy stands still, so that smaller and smaller steps average out the noise of a batch.
+        factors = 1 - jnp.arange(settings.updates) / settings.updates
+        nature, _ = lax.scan(update, nature, (jax.random.split(train, settings.updates), factors))
+        returns = _play(acting, judge, judged_on, sight, nature, target.signal)
+        return nature, returns[:, target.signal].mean()
 
     # Networks this small gain nothing from tensor cores, whose products have 10 bits of mantissa.
     with jax.default_matmul_precision("float32"):
-        return side_by_side(one, indices, radii, keys)
+        return side_by_side(one, targets)
 
 
 def _play(

@@ -18,6 +18,7 @@ from holdfast._support.devices import row
 from holdfast.simulators.certificates.attack import (
     FrozenPolicy,
     Noisier,
+    Targets,
     play,
     train_attackers,
     watch,
@@ -26,6 +27,8 @@ from holdfast.simulators.certificates.intervals import measured
 from holdfast.simulators.certificates.stress_result import (
     ACTIONS,
     ATTACK,
+    DRAWN,
+    LIKELY,
     NOMINAL,
     PARAMETER,
     SCALED,
@@ -48,14 +51,20 @@ _JUDGED_ON = 4000
 
 
 class PlannedTest(NamedTuple):
-    """One test: its kind, the attacked signal or the parameter, and its level, as in `Row`."""
+    """One test: its kind, the attacked signal or the parameter, its level and actions, as in `Row`."""
 
     kind: str
     subject: str
     level: float
+    actions: str = DRAWN
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.kind, self.subject, f"{self.level:g}")))
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the policy takes its most likely action."""
+        return self.actions == LIKELY
 
 
 def planned_tests(
@@ -87,9 +96,10 @@ def planned_tests(
         *((PARAMETER, name, _levels(name, given, -math.inf)) for name, given in parameters.items()),
     ]
     tests = [PlannedTest(kind, subject, level) for kind, subject, each in levels for level in each]
-    for kind, subject, level in tests:
-        if kind == PARAMETER:
-            env.with_parameters(**{subject: level})  # raises for a name or value it does not accept
+    for test in tests:
+        if test.kind == PARAMETER:
+            # Raises for a name or value that the environment does not accept.
+            env.with_parameters(**{test.subject: test.level})
     return [test for test in tests if test.kind != ATTACK or test.level > 0]
 
 
@@ -186,14 +196,16 @@ class AttackPlan:
             within = [
                 i
                 for i, each in enumerate(candidates)
-                if each.test.subject == test.subject and each.test.level <= test.level
+                if (each.test.subject, each.test.actions) == (test.subject, test.actions)
+                and each.test.level <= test.level
             ]
             best = min(within, key=lambda i: candidates[i].value)
             if best not in strongest:
                 attack_key, key = jax.random.split(attack_key)
                 attacked = jnp.asarray(signal_names(self.env).index(test.subject))
                 nature, kernel = candidates[best].nature, candidates[best].kernel
-                returns = play(frozen, key, self.episodes, sight, nature, attacked)
+                acting = _acting(frozen, test)
+                returns = play(acting, key, self.episodes, sight, nature, attacked)
                 strongest[best] = (self._finite(returns, test), kernel)
             found[test] = strongest[best]
         return found
@@ -213,7 +225,7 @@ class AttackPlan:
         self, frozen: FrozenPolicy, test: PlannedTest, key: jax.Array, begin: Begin
     ) -> Returns:
         """Return episodes without an adversary; all tests share their draws, for comparison."""
-        kind, subject, level = test
+        kind, subject, level, _ = test
         begin(kind if kind == NOMINAL else f"{subject or kind} {level:g}")
         env = self.env if kind != PARAMETER else self.env.with_parameters(**{subject: level})
         if isinstance(env.disturbance, GaussianNoise):
@@ -221,8 +233,8 @@ class AttackPlan:
             factor = jnp.asarray(level if kind == SCALED else 1.0, jnp.float32)
             std = jnp.asarray(level if kind == ACTIONS else 0.0, jnp.float32)
             env = Noisier(env, factor, std)  # type: ignore[abstract]
-        frozen = dataclasses.replace(frozen, env=env)
-        return self._finite(play(frozen, key, self.episodes), test)
+        acting = dataclasses.replace(_acting(frozen, test), env=env)
+        return self._finite(play(acting, key, self.episodes), test)
 
     @property
     def _jobs_at_once(self) -> int:
@@ -242,15 +254,14 @@ class AttackPlan:
                 what = f"{some[0].subject} within {some[0].level:g}"
                 begin(f"{kind.kernel} against {what if at_once == 1 else 'all signals'}")
                 jobs = [test for test in some for _ in range(self.restarts)]
-                natures, values = train_attackers(
-                    frozen,
-                    sight,
+                targets = Targets(
                     jnp.asarray([signal_names(self.env).index(test.subject) for test in jobs]),
                     jnp.asarray([test.level for test in jobs], jnp.float32),
+                    jnp.asarray([test.deterministic for test in jobs]),
                     keys[first : first + at_once].reshape(len(jobs), -1),
-                    kind,
-                    min(self.episodes, _JUDGED_ON),
                 )
+                judged_on = min(self.episodes, _JUDGED_ON)
+                natures, values = train_attackers(frozen, sight, targets, kind, judged_on)
                 for i, test in enumerate(jobs):
                     value = float(self._finite(values[i], test))
                     candidates.append(Candidate(test, kind.kernel, row(natures, i), value))
@@ -274,6 +285,11 @@ class AttackPlan:
                 # Episodes hold utilities; a cost is the negative of its utility.
                 for i, sign in enumerate([1.0] + [-1.0] * len(self.env.cost_names))
             )
-            named = tuple(filter(None, kernels))
-            rows.append(Row(test.kind, test.level, test.subject, reward, tuple(costs), named))
+            named, of = tuple(filter(None, kernels)), (test.kind, test.level, test.subject)
+            rows.append(Row(*of, reward, tuple(costs), named, test.actions))
         return tuple(rows)
+
+
+def _acting(frozen: FrozenPolicy, test: PlannedTest) -> FrozenPolicy:
+    """Return the policy with the actions of a test."""
+    return dataclasses.replace(frozen, deterministic=jnp.asarray(test.deterministic))

@@ -20,6 +20,7 @@ from holdfast.simulators.certificates.intervals import (
 
 NOMINAL, ATTACK, SCALED = "nominal", "attack", "noise"
 ACTIONS, PARAMETER = "action noise", "parameter"
+DRAWN, LIKELY = "drawn", "most likely"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Row:
         reward: measured reward.
         costs: measured value of each cost, as a cost.
         kernels: for an attack, the kind of kernel that was strongest against each agent.
+        actions: "drawn", as in training, or "most likely".
     """
 
     kind: str
@@ -42,17 +44,19 @@ class Row:
     reward: Measured
     costs: tuple[Measured, ...]
     kernels: tuple[str, ...] = ()
+    actions: str = DRAWN
 
     @property
     def label(self) -> str:
         """The test in words."""
-        return {
+        test = {
             NOMINAL: "nominal",
             ATTACK: f"attack on {self.subject}, radius {self.level:g}",
             SCALED: f"noise × {self.level:g}",
             ACTIONS: f"noise {self.level:g} on actions",
             PARAMETER: f"{self.subject} = {self.level:g}",
         }[self.kind]
+        return test if self.actions == DRAWN else f"{test}, {LIKELY} actions"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as values that JSON can hold."""
@@ -100,7 +104,8 @@ class Stress:
         agents: labels of the agents.
         cost_names: names of the costs.
         limits: limits of the costs.
-        rows: one row for each test, the nominal one first.
+        rows: one row for each test, the nominal one first; with drawn and with most likely actions,
+            one after the other, unless one of them was asked for.
         environment: the simulator, as `Environment.description` returns it.
         setup: the arguments of `stress`: episodes, restarts, kernels, confidence, seed and others.
 
@@ -110,7 +115,7 @@ class Stress:
         >>> agent = hf.train(model, "trpo", limit_on="discounted", iterations=1, batch_size=300)
         >>> found = hf.stress(agent, radii=None, episodes=200)
         >>> [row.label for row in found.rows], found.attacked
-        (['nominal'], False)
+        (['nominal', 'nominal, most likely actions'], False)
         >>> hf.Stress.from_dict(found.to_dict()) == found
         True
         >>> print(str(found).splitlines()[-1])
@@ -149,20 +154,30 @@ class Stress:
         """The critical radius of each cost.
 
         A limit holds if the upper end of the cost's confidence interval is at most the limit, under
-        the strongest attack on that cost. Between tested radii the upper end is interpolated linearly
-        in √radius, because a worst case first grows with √radius; interpolation in the radius itself
-        would lie below it. The smallest radius at which the limit breaks counts.
+        the strongest attack on that cost, with drawn and with most likely actions. Between tested radii
+        the upper end is interpolated linearly in √radius, because a worst case first grows with
+        √radius; interpolation in the radius itself would lie below it. The smallest radius at which
+        the limit breaks counts.
         """
         limits = zip(self.cost_names, self.limits, strict=True)
         if not self.attacked:
             return tuple(CriticalRadius(name, math.nan, False) for name, _ in limits)
         return tuple(
-            _critical(name, limit, [(level, value.high) for level, value in self.curve(name)])
+            min(
+                (_critical(name, limit, self.curve(name, actions=each)) for each in self.actions),
+                # Not even the nominal kernel: less than any radius.
+                key=lambda found: -1.0 if math.isnan(found.radius) else found.radius,
+            )
             for name, limit in limits
         )
 
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Which actions were played: "drawn", "most likely", or both, in the order of the rows."""
+        return tuple(dict.fromkeys(row.actions for row in self.rows))
+
     def curve(
-        self, signal: str, kind: str = ATTACK, subject: str = ""
+        self, signal: str, kind: str = ATTACK, subject: str = "", actions: str = ""
     ) -> list[tuple[float, Measured]]:
         """Return (level, value) of one signal by rising level, with the nominal value among them.
 
@@ -170,7 +185,9 @@ class Stress:
             signal: "reward" or the name of a cost.
             kind: "attack" (on that signal), "noise", "action noise" or "parameter".
             subject: name of the parameter.
+            actions: "drawn" or "most likely"; by default the first of them that was played.
         """
+        rows = [row for row in self.rows if row.actions == (actions or self.rows[0].actions)]
         nominal_level = {ATTACK: 0.0, SCALED: 1.0, ACTIONS: 0.0}.get(kind)
         if nominal_level is None:
             nominal_level = self.environment["parameters"][subject]
@@ -180,11 +197,9 @@ class Stress:
             return row.reward if signal == "reward" else row.costs[self.cost_names.index(signal)]
 
         points = {
-            row.level: value(row)
-            for row in self.rows
-            if row.kind == kind and row.subject == subject
+            row.level: value(row) for row in rows if row.kind == kind and row.subject == subject
         }
-        points.setdefault(nominal_level, value(self.rows[0]))
+        points.setdefault(nominal_level, value(rows[0]))
         return sorted(points.items())
 
     def only(self, agent: str) -> Stress:
@@ -278,9 +293,9 @@ class Stress:
         return lines
 
 
-def _critical(name: str, limit: float, points: Sequence[tuple[float, float]]) -> CriticalRadius:
-    """Return the critical radius from (radius, upper end of the cost), by rising radius from 0."""
-    (before, below), *rest = points
+def _critical(name: str, limit: float, curve: Sequence[tuple[float, Measured]]) -> CriticalRadius:
+    """Return the critical radius from (radius, cost), by rising radius from 0."""
+    (before, below), *rest = ((radius, cost.high) for radius, cost in curve)
     if not below <= limit:
         return CriticalRadius(name, math.nan, False)
     for radius, high in rest:

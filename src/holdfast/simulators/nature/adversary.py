@@ -20,6 +20,7 @@ from holdfast._support.devices import spread
 from holdfast.simulators.environment import Environment, GaussianNoise
 from holdfast.simulators.nature.categorical import CategoricalKernel
 from holdfast.simulators.nature.gaussian_mixture import GaussianMixture
+from holdfast.simulators.nature.mean_shift import MeanShift
 from holdfast.simulators.nature.tilted import TiltedKernel
 from holdfast.simulators.policy.networks import MLP, Critic, layers
 from holdfast.simulators.training.rollout import (
@@ -41,6 +42,7 @@ from holdfast.simulators.training.settings import AdversarySettings
 _TINY = 1e-8
 _KERNELS: dict[str, Any] = {
     "gaussian-mixture": GaussianMixture,
+    "mean-shift": MeanShift,
     "categorical": CategoricalKernel,
     "tilted": TiltedKernel,
 }
@@ -49,7 +51,7 @@ _KERNELS: dict[str, Any] = {
 class Passes(NamedTuple):
     """The passes of an optimiser over a batch: learning rate, epochs and minibatches per epoch."""
 
-    rate: float
+    rate: float | Float[Array, ""]
     epochs: int
     minibatches: int
 
@@ -105,6 +107,7 @@ def attack(
     key: PRNGKeyArray,
     settings: AdversarySettings,
     critic_learning_rate: float,
+    rate_factor: float | Float[Array, ""] = 1.0,
 ) -> Nature:
     """Return the adversary after one update against the player, on a batch of its own.
 
@@ -115,6 +118,7 @@ def attack(
         key: random key of the batch.
         settings: settings of the adversary.
         critic_learning_rate: Adam learning rate of its critic.
+        rate_factor: factor on the learning rate of its kernel.
     """
     learned = hasattr(nature.kernel, "network")
     pathwise = learned and settings.gradient == "pathwise"
@@ -127,7 +131,7 @@ def attack(
         signal=signal,
         keep_states=pathwise,
     )
-    found = estimate(batch, nature.critic, player.sight, signal)
+    found = estimate(batch, nature.critic, player.sight, signal, of_nature=True)
     # Steps that ignore their disturbance are masked out of the adversary's loss.
     weights = found.weights * batch.heard
     inputs = critic_inputs(batch, player.sight)[:-1]
@@ -144,7 +148,7 @@ def attack(
         (kernel.network, nature.kernel_optimiser),
         lambda network, part: loss(eqx.tree_at(lambda k: k.network, kernel, network), part),
         data,
-        critic_passes._replace(rate=settings.learning_rate),
+        critic_passes._replace(rate=rate_factor * settings.learning_rate),
     )
     kernel = eqx.tree_at(lambda k: k.network, kernel, network)
     return Nature(kernel, after.critic, optimiser, after.critic_optimiser)

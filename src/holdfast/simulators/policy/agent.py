@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -18,7 +17,9 @@ from holdfast._support.files import write_bytes
 from holdfast._version import __version__
 from holdfast.model import RobustCMDP
 from holdfast.simulators.environment import Box, Discrete, Environment
-from holdfast.simulators.policy.networks import CLIP, EPSILON, Normaliser, Policy
+from holdfast.simulators.policy.arrays import PolicyArrays
+from holdfast.simulators.policy.memory import PolicyHistory, pair_size
+from holdfast.simulators.policy.networks import Normaliser, Policy
 from holdfast.simulators.training import checkpoint
 from holdfast.simulators.training.settings import Settings
 
@@ -26,71 +27,6 @@ if TYPE_CHECKING:
     import gymnasium
 
     from holdfast.simulators.policy.evaluation import AgentEvaluation
-
-
-class PolicyArrays(NamedTuple):
-    """The policy as NumPy arrays: one prediction takes 20 µs, less than a call into JAX.
-
-    Attributes:
-        inputs: length of an observation.
-        mean: mean of observations; None if they are not normalised.
-        inverse_spread: one over the standard deviation of observations.
-        clip: largest absolute value of a normalised observation.
-        layers: weight and bias of every layer.
-        std: standard deviation of vector actions; None for discrete actions.
-        box: low, high, middle and half width of the action space; None if it is unbounded.
-    """
-
-    inputs: int
-    mean: np.ndarray | None
-    inverse_spread: np.ndarray | None
-    clip: np.float32
-    layers: tuple[tuple[np.ndarray, np.ndarray], ...]
-    std: np.ndarray | None
-    box: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
-
-    @classmethod
-    def create(cls, policy: Policy, observations: Normaliser | None) -> PolicyArrays:
-        """Return the arrays of a policy and of its normaliser."""
-        space, network, mean, inverse = policy.space, policy.network, None, None
-        if observations is not None:
-            mean = _array(observations.mean)
-            inverse = 1 / np.sqrt(_array(observations.square) + np.float32(EPSILON))
-        box = None
-        if isinstance(space, Box) and any(map(math.isfinite, (*space.low, *space.high))):
-            low, high = _array(space.low), _array(space.high)
-            # Without both bounds an action has no scale of its own: it is clipped and not scaled.
-            middle, half = np.zeros_like(low), np.ones_like(low)
-            if space.is_bounded:
-                middle, half = (low + high) / np.float32(2), (high - low) / np.float32(2)
-            box = (low, high, middle, half)
-        weights, biases = map(_array, network.weights), map(_array, network.biases)
-        layers = tuple(zip(weights, biases, strict=True))
-        std = None if policy.log_std is None else np.exp(_array(policy.log_std))
-        return cls(len(layers[0][0]), mean, inverse, np.float32(CLIP), layers, std, box)
-
-    def outputs(self, x: np.ndarray) -> np.ndarray:
-        """Return logits, or mean actions in the policy's units."""
-        if self.mean is not None:
-            x = (x - self.mean) * self.inverse_spread
-            x = np.minimum(np.maximum(x, -self.clip), self.clip)
-        *hidden, (weight, bias) = self.layers
-        for inner_weight, inner_bias in hidden:
-            x = np.tanh(x @ inner_weight + inner_bias)
-        return x @ weight + bias
-
-    def actions(self, outputs: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
-        """Return actions in the environment's units: the most likely ones, or drawn ones."""
-        if self.std is None:
-            if generator is not None:
-                outputs = outputs + generator.gumbel(size=outputs.shape)
-            return outputs.argmax(axis=-1)
-        if generator is not None:
-            outputs = outputs + self.std * generator.standard_normal(outputs.shape, np.float32)
-        if self.box is None:
-            return outputs
-        low, high, middle, half = self.box
-        return np.minimum(np.maximum(middle + half * outputs, low), high)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -141,7 +77,10 @@ class Agent:
     ) -> np.ndarray:
         """Return the action for one observation, or for rows of them, in the environment's units.
 
-        Vector actions are clipped to the bounds of the action space.
+        Vector actions are clipped to the bounds of the action space. An agent that was trained with
+        `memory` remembers its observations and actions from call to call; call `reset` at the start of
+        an episode. An observation that already contains the past, as in the exported ONNX graph, is
+        used as it is and not remembered.
 
         Arguments:
             observation: one observation, or an array with one in each row. Dict and tuple observations
@@ -160,16 +99,46 @@ class Agent:
             >>> agent.predict(np.eye(5)).shape
             (5,)
         """
-        arrays = self.arrays
+        arrays, size = self.arrays, self.observation_size
         x = self._vector(observation)
-        if x.ndim == 0 or x.shape[-1] != arrays.inputs:
-            raise ValueError(f"observation: expected {arrays.inputs} numbers, got shape {x.shape}")
+        if x.ndim == 0 or x.shape[-1] not in (size, arrays.inputs):
+            raise ValueError(f"observation: expected {size} numbers, got shape {x.shape}")
         if not np.isfinite(x).all():
             raise ValueError("observation: expected finite numbers, got some that are not")
         drawn_by = None if deterministic else generator or np.random.default_rng()
-        actions = arrays.actions(arrays.outputs(x), drawn_by)
+        remembers = x.shape[-1] < arrays.inputs
+        outputs = arrays.outputs(self._history.extended(x) if remembers else x)
+        actions = arrays.actions(outputs, drawn_by)
+        if remembers:
+            self._history.remember(x, actions)
         decode = getattr(self.environment, "decode", None)
         return actions if decode is None else decode(actions)
+
+    def reset(self) -> None:
+        """Forget past observations and actions; without `memory` there are none.
+
+        Example:
+            >>> import holdfast as hf
+            >>> model = hf.environments.n_chain(nodes=5)
+            >>> settings = {"limit_on": "discounted", "iterations": 1, "batch_size": 300}
+            >>> agent = hf.train(model, "trpo", memory=2, **settings)
+            >>> first, second = agent.predict([1, 0, 0, 0, 0]), agent.predict([0, 1, 0, 0, 0])
+            >>> agent.reset()
+            >>> bool(agent.predict([1, 0, 0, 0, 0]) == first)
+            True
+        """
+        self._history.reset()
+
+    @functools.cached_property
+    def observation_size(self) -> int:
+        """The number of entries of an observation, without the remembered ones."""
+        space, memory = self.policy.space, self.settings.memory
+        actions = pair_size(0, space)
+        return (self.arrays.inputs - memory * actions) // (1 + memory)
+
+    @functools.cached_property
+    def _history(self) -> PolicyHistory:
+        return PolicyHistory(self.settings.memory, self.observation_size, self.policy.space)
 
     def _vector(self, observation: Any) -> np.ndarray:
         """Return one observation, or rows of them, as the policy's input."""
@@ -178,7 +147,8 @@ class Agent:
         if not isinstance(observation, Mapping):
             with contextlib.suppress(TypeError, ValueError):  # parts of different shapes
                 x = np.asarray(observation, np.float32)
-        if x is not None and (encode is None or x.shape[-1:] == (self.arrays.inputs,)):
+        known = ((self.observation_size,), (self.arrays.inputs,))
+        if x is not None and (encode is None or x.shape[-1:] in known):
             return x
         if encode is not None:
             return np.asarray(encode(observation), np.float32)
@@ -197,11 +167,14 @@ class Agent:
         environment: str | RobustCMDP | Environment | gymnasium.Env | None = None,
         *,
         episodes: int = 100,
-        deterministic: bool = True,
+        deterministic: bool | None = None,
         confidence: float = 0.95,
         seed: int = 0,
     ) -> AgentEvaluation:
         """Play episodes and return their rewards and costs with confidence intervals.
+
+        A policy may be used with its most likely actions or with drawn ones, and their costs differ.
+        Both are played: the result is that of the most likely actions, and its `drawn` has the other.
 
         Means have percentile bootstrap intervals, as in `stress`. The share of episodes that cost more
         than a limit has a Wilson interval, which has a positive width also if no episode did.
@@ -215,7 +188,8 @@ class Agent:
             environment: name of an environment, a table, a simulator, a Gymnasium environment or its
                 id; by default the agent's own simulator.
             episodes: number of episodes, at least 2.
-            deterministic: take the most likely action instead of drawing actions as in training.
+            deterministic: True for most likely actions only, False for actions drawn as in training
+                only; None plays `episodes` of both.
             confidence: level of the intervals.
             seed: seed of everything that is drawn.
 
@@ -231,8 +205,8 @@ class Agent:
             >>> found = agent.evaluate(episodes=50)
             >>> found.reward.low <= found.reward.mean <= found.reward.high
             True
-            >>> found.episode_costs.shape
-            (50, 1)
+            >>> found.episode_costs.shape, found.drawn.episode_costs.shape
+            ((50, 1), (50, 1))
         """
         from holdfast.simulators.policy.evaluation import evaluate_agent
 
@@ -243,7 +217,10 @@ class Agent:
 
         The input `observation` is float32 of shape (batch, n). The output `action` is float32 of shape
         (batch, m) in the environment's units, or int64 of shape (batch,) for discrete actions. The
-        caller flattens dict and tuple observations. The graph does not refuse NaN.
+        caller flattens dict and tuple observations. The graph does not refuse NaN. With `memory` the
+        caller also appends the past: the k last pairs of an observation and the action taken there, the
+        most recent first, zeros before the start; actions clipped to their bounds and scaled to ±1,
+        discrete ones as indicators. The metadata hold k as `memory`.
 
         Raises:
             ImportError: onnx is not installed; `pip install holdfast[onnx]` installs it.
@@ -300,7 +277,7 @@ class Agent:
 
     def check_fits(self, env: Environment, name: str) -> None:
         """Raise a ValueError if observations or actions of a simulator do not fit the policy's."""
-        inputs, space = self.arrays.inputs, self.policy.space
+        inputs, space = self.observation_size, self.policy.space
         if inputs != env.observation_size or space != env.action_space:
             raise ValueError(
                 f"environment: {env.name} has {env.observation_size} observations and actions "
@@ -348,10 +325,6 @@ def load_agent(
     if agent.environment is not None:
         agent.check_fits(agent.environment, f"the agent in {path}")
     return agent
-
-
-def _array(values: Any) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 def _numbers(observation: Any) -> Iterator[np.ndarray]:

@@ -47,6 +47,7 @@ class AgentEvaluation:
             limit holds for the mean, so single episodes may exceed it.
         setup: the arguments: episodes, deterministic, confidence, seed; and limit_on, which says
             whether sums are plain ("episode") or discounted.
+        drawn: the same with drawn actions; None if one way to act was asked for.
     """
 
     environment: str
@@ -59,6 +60,7 @@ class AgentEvaluation:
     costs: tuple[ConfidenceInterval, ...]
     over_limit: tuple[ConfidenceInterval, ...]
     setup: dict[str, Any]
+    drawn: AgentEvaluation | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as values that JSON can hold."""
@@ -79,6 +81,7 @@ class AgentEvaluation:
             ],
             "episode_rewards": self.episode_rewards.tolist(),
             "episode_costs": self.episode_costs.tolist(),
+            **({} if self.drawn is None else {"drawn": self.drawn.to_dict()}),
         }
 
     def _costs(self) -> Any:
@@ -98,19 +101,26 @@ class AgentEvaluation:
             f"{self.environment}, {self.agent}: mean over {self.setup['episodes']:,} episodes "
             f"[{100 * self.setup['confidence']:g} % interval], {actions} actions"
         )
-        return "\n".join([title, *text_table(table)])
+        other = [] if self.drawn is None else [str(self.drawn)]
+        return "\n".join([title, *text_table(table), *other])
 
 
 def evaluate_agent(
     agent: Agent,
     environment: str | RobustCMDP | Environment | gymnasium.Env | None,
     episodes: int,
-    deterministic: bool,
+    deterministic: bool | None,
     confidence: float,
     seed: int,
 ) -> AgentEvaluation:
     """Return the result of `Agent.evaluate`, which documents the arguments."""
     check_measurement(episodes, seed, confidence)
+    if deterministic is None:
+        likely, drawn = (
+            evaluate_agent(agent, environment, episodes, way, confidence, seed)
+            for way in (True, False)
+        )
+        return dataclasses.replace(likely, drawn=drawn)
     play = _play_simulator if _is_simulator(environment) else _play_gymnasium
     name, cost_names, returns = play(agent, environment, episodes, deterministic, seed)
     if not np.isfinite(returns).all():
@@ -261,6 +271,7 @@ class GymnasiumPlayer:
 
     def start(self, seed: int | None = None) -> None:
         """Begin an episode."""
+        self.agent.reset()
         self._observation, _ = self.env.reset(seed=seed)
         self._left = self._steps
 
@@ -293,7 +304,7 @@ class GymnasiumPlayer:
     def _check_spaces(self) -> None:
         from gymnasium import spaces
 
-        inputs, policy = self.agent.arrays.inputs, self.agent.policy.space
+        inputs, policy = self.agent.observation_size, self.agent.policy.space
         space = self.env.action_space
         try:
             size = spaces.flatdim(self.env.observation_space)

@@ -22,8 +22,8 @@ def to_onnx_bytes(agent: Agent) -> bytes:
 
     The input `observation` is float32 of shape (batch, n). The output `action` is float32 of shape
     (batch, m), in the environment's units and clipped to its bounds, or int64 of shape (batch,) for
-    discrete actions. The metadata hold the algorithm, the seed, the limits and the environment's name,
-    each as JSON.
+    discrete actions. With a memory the observation includes the past; see `Agent.to_onnx`. The metadata
+    hold the algorithm, the seed, the limits, the memory and the environment's name, each as JSON.
 
     Raises:
         ImportError: onnx is not installed.
@@ -78,6 +78,7 @@ def to_onnx_bytes(agent: Agent) -> bytes:
         "algorithm": agent.algorithm,
         "seed": agent.seed,
         "limits": list(agent.limits),
+        "memory": agent.settings.memory,
         "environment": agent.description.get("name"),
     }
     helper.set_model_props(model, {name: json.dumps(value) for name, value in facts.items()})

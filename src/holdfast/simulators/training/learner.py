@@ -18,6 +18,7 @@ from holdfast._support.devices import row, side_by_side, whole
 from holdfast.registry import Algorithm
 from holdfast.simulators.environment import Environment
 from holdfast.simulators.nature.adversary import Nature, Passes, attack, fit_critic
+from holdfast.simulators.policy.memory import remembering
 from holdfast.simulators.policy.networks import Normaliser, Policy, layers
 from holdfast.simulators.training import checkpoint, runs
 from holdfast.simulators.training.rollout import (
@@ -35,6 +36,13 @@ from holdfast.simulators.training.settings import Plan, Settings, cost_limits
 
 Metrics = dict[str, Array]
 
+# Weight of a new measurement in the running mean of `Learner.likely_excess`. The mean then covers about
+# nine measurements of a fifth of a batch each, and is more precise than the cost of drawn actions.
+_LIKELY_WEIGHT = 0.2
+# First distance of the inner limit from the limit, as a fraction of it. The first time that a policy
+# reaches its limit, the linearised constraint overshoots most. From half the limit it is approached from
+# inside: with limit_gain=0.2 a cost far below opens the inner limit within five iterations.
+_FIRST_TIGHTENING = 0.5
 
 # Radius, limits and trust region: runs that differ only in them share a compiled program.
 RunNumbers = tuple[Float[Array, ""], Float[Array, " costs"], Float[Array, ""]]
@@ -49,6 +57,8 @@ class Learner(eqx.Module):
         natures: kernel and critic of the reward and of every cost, along a leading axis. The kernels
             hold the radius.
         tightening: distance between each limit and the inner limit at which the cost is aimed.
+        likely_excess: cost of most likely actions less that of drawn actions, each under the cost's
+            kernel, as a running mean over iterations.
         limits: limit of every cost.
         trust_region: δ.
         key: random key of the following iterations.
@@ -59,6 +69,7 @@ class Learner(eqx.Module):
     sight: Sight
     natures: Nature
     tightening: Float[Array, " costs"]
+    likely_excess: Float[Array, " costs"]
     limits: Float[Array, " costs"]
     trust_region: Float[Array, ""]
     key: PRNGKeyArray
@@ -85,12 +96,14 @@ class Learner(eqx.Module):
             Normaliser.create(env.nature_feature_size) if normalise and plan.robust else None,
             clock=settings.limit_on == "episode",
         )
-        tightening = jnp.zeros(len(limits))
-        return cls(policy, sight, natures, tightening, limits, trust_region, key, jnp.array(0))
+        start = _FIRST_TIGHTENING if settings.limit_gain else 0.0
+        tightening, likely_excess = start * jnp.abs(limits), jnp.zeros(len(limits))
+        costs = (tightening, likely_excess, limits)
+        return cls(policy, sight, natures, *costs, trust_region, key, jnp.array(0))
 
-    def player(self, env: Environment) -> Player:
+    def player(self, env: Environment, deterministic: bool = False) -> Player:
         """Return the current policy in a simulator."""
-        return Player(env, self.policy, self.sight)
+        return Player(env, self.policy, self.sight, deterministic)
 
     def split_key(self) -> tuple[Self, PRNGKeyArray]:
         """Return the state with a new key, and a key to use now."""
@@ -166,16 +179,20 @@ def measure(
 ) -> tuple[Learner, Metrics]:
     """Return the metrics of the current policy, under each signal's kernel and the nominal one."""
     found = nominal = samples.estimates
+    episodes = plan.episodes(env, plan.settings.evaluation_share)
     if plan.robust:
         learner, own = learner.split_key()
-        episodes = plan.episodes(env, plan.settings.evaluation_share)
         batch = rollout(learner.player(env), Nominal.create(env), own, episodes)
         nominal = _estimates(plan, learner, jax.tree.map(lambda leaf: leaf[None], batch))
-    return learner, {
+    learner, likely = _likely_costs(plan, env, learner, episodes)
+    gap = likely + found.value[1:] - learner.likely_excess
+    excess = learner.likely_excess + _LIKELY_WEIGHT * gap
+    return dataclasses.replace(learner, likely_excess=excess), {
         "reward": found.value[0],
         "reward_error": found.error[0],
         "costs": -found.value[1:],
         "cost_errors": found.error[1:],
+        "likely_costs": likely,
         "nominal_reward": nominal.value[0],
         "nominal_costs": -nominal.value[1:],
         "inner_limits": learner.limits - learner.tightening,
@@ -183,15 +200,42 @@ def measure(
     }
 
 
+def _likely_costs(
+    plan: Plan, env: Environment, learner: Learner, episodes: int
+) -> tuple[Learner, Float[Array, " costs"]]:
+    """Return the costs of the most likely actions, each under its own kernel."""
+    learner, own = learner.split_key()
+    player = learner.player(env, deterministic=True)
+    costs = len(plan.discounts) - 1
+    if costs == 0:
+        return learner, jnp.zeros(0)
+    distinct = costs if plan.robust else 1
+
+    def one(nature: Nature, signal: Signal, key: Array) -> Batch:
+        kernel, critic = nature.kernel, nature.critic
+        return rollout(player, kernel, key, episodes, critic=critic, signal=signal)
+
+    natures, signals = jax.tree.map(lambda leaf: leaf[1:], (learner.natures, Signal.of(plan)))
+    each = (natures, signals, jax.random.split(own, costs))
+    batches = side_by_side(one, *jax.tree.map(lambda leaf: leaf[:distinct], each))
+    found = _per_signal(
+        lambda batch, critic, signal: estimate(batch, critic, learner.sight, signal).value,
+        batches,
+        natures.critic,
+        signals,
+    )
+    return learner, -found
+
+
 def needed(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
     """Return b_i = d_i − V_i, with the inner limit as the threshold."""
-    return _measured_costs(plan, samples) - (learner.limits - learner.tightening)
+    return _measured_costs(plan, learner, samples) - (learner.limits - learner.tightening)
 
 
-def _measured_costs(plan: Plan, samples: Samples) -> Float[Array, " costs"]:
-    """Return the costs plus `limit_confidence` of their standard errors."""
-    found = samples.estimates
-    return -found.value[1:] + plan.settings.limit_confidence * found.error[1:]
+def _measured_costs(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
+    """Return the larger cost of drawn and most likely actions, plus some standard errors."""
+    found, likely = samples.estimates, jnp.maximum(learner.likely_excess, 0.0)
+    return -found.value[1:] + likely + plan.settings.limit_confidence * found.error[1:]
 
 
 def learn(
@@ -243,7 +287,7 @@ def _tightened(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, "
     if settings.limit_gain == 0:
         return learner.tightening
     size = jnp.abs(limits)
-    excess = _measured_costs(plan, samples) - (limits - settings.limit_margin * size)
+    excess = _measured_costs(plan, learner, samples) - (limits - settings.limit_margin * size)
     excess = jnp.clip(excess, -size / 2, size / 2)
     return jnp.clip(learner.tightening + settings.limit_gain * excess, 0.0, 2 * size)
 
@@ -279,6 +323,7 @@ def read_learners(folder: Path, env: Environment) -> Learner:
         raise ValueError(f"{folder}: contains no training run")
     settings = Settings.from_record(description["settings"])
     robust, constrained = description["robust"], description["constrained"]
+    env = remembering(env, settings.memory)
     plan = Plan.create(env, settings, robust=robust, constrained=constrained)
     limits, seeds = cost_limits(env, settings), description["seeds"]
     shapes = eqx.filter_eval_shape(first_learners, plan, env, settings, limits, seeds)

@@ -152,7 +152,7 @@ class Player(eqx.Module):
     env: Environment
     policy: Policy
     sight: Sight
-    deterministic: bool = eqx.field(static=True, default=False)
+    deterministic: bool | Bool[Array, ""] = False
 
 
 class Batch(NamedTuple):
@@ -235,10 +235,8 @@ def rollout(
         t, key = when
         act_key, nature_key = jax.random.split(key)
         distribution = policy.distribution(sight.of_policy(observations))
-        if player.deterministic:
-            actions = distribution.mode()
-        else:
-            actions = distribution.draw(policy.noise(act_key, episodes))
+        drawn = distribution.draw(policy.noise(act_key, episodes))
+        actions = jnp.where(player.deterministic, distribution.mode(), drawn)
         taken = policy.to_environment(actions)
         log_nominal = nothing
         if isinstance(env.disturbance, Outcomes):
@@ -351,8 +349,19 @@ def episode_returns(
     return (powers * paid).sum(0) + jnp.where(cut, signal.discount ** len(paid) * last_values, 0.0)
 
 
-def estimate(batch: Batch, critic: Critic, sight: Sight, signal: Signal) -> SignalEstimate:
-    """Return the estimates of one signal, with its advantages A^π_p under the batch's kernel."""
+def estimate(
+    batch: Batch, critic: Critic, sight: Sight, signal: Signal, *, of_nature: bool = False
+) -> SignalEstimate:
+    """Return the estimates of one signal, with its advantages A^π_p under the batch's kernel.
+
+    Arguments:
+        batch: the episodes.
+        critic: critic of the signal.
+        sight: normalisers of the critic's inputs.
+        signal: the signal.
+        of_nature: whether the advantages are those of the disturbance. λ is then 1 before steps that
+            ignore their disturbance: a mass that is drawn once counts with the whole episode.
+    """
     values = critic(critic_inputs(batch, sight))
     paid = batch.signals[..., signal.index]
     going_on = batch.alive & ~batch.terminated
@@ -363,13 +372,18 @@ def estimate(batch: Batch, critic: Critic, sight: Sight, signal: Signal) -> Sign
     residuals = paid + ahead - values[:-1]
     residuals = jnp.where(batch.alive, residuals, 0.0)
 
+    follows = (going_on & ~cut) * signal.gae
+    if of_nature:
+        heard_next = jnp.concatenate([batch.heard[1:], batch.heard[-1:]])
+        follows = (going_on & ~cut) * jnp.where(heard_next, signal.gae, 1.0)
+
     def back(advantage: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
-        residual, on = at
-        advantage = residual + signal.discount * signal.gae * on * advantage
+        residual, share = at
+        advantage = residual + signal.discount * share * advantage
         return advantage, advantage
 
     zero = jnp.zeros(paid.shape[1])
-    _, advantages = lax.scan(back, zero, (residuals, going_on & ~cut), reverse=True)
+    _, advantages = lax.scan(back, zero, (residuals, follows), reverse=True)
     advantages = jnp.where(batch.alive, advantages, 0.0)
     powers = signal.decay ** jnp.arange(len(paid))[:, None]
     returns = episode_returns(batch, signal, values[-1])

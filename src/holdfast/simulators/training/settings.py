@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST_SEEDS = 10_000
 
 _CHOICES = {
-    "kernel": ("auto", "gaussian-mixture", "categorical", "tilted"),
+    "kernel": ("auto", "mean-shift", "gaussian-mixture", "categorical", "tilted"),
     "gradient": ("score", "pathwise"),
     "limit_on": ("episode", "discounted"),
     "weighting": ("steps", "discounted"),
@@ -38,7 +38,7 @@ def _check_values(record: Any) -> None:
     for field in dataclasses.fields(record):
         name, value = field.name, getattr(record, field.name)
         if field.type == "int":
-            check_whole_number(name, value, least=2 if name == "candidates" else 1)
+            check_whole_number(name, value, least={"candidates": 2, "memory": 0}.get(name, 1))
         if value not in _CHOICES.get(name, (value,)):
             choices = ", ".join(_CHOICES[name])
             raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
@@ -104,6 +104,7 @@ class StaticSettings:
     batch_size: int = 50_000
     discount: float | None = None
     hidden: tuple[int, ...] = (64, 32)
+    memory: int = 0
     reward_gae: float = 0.95
     cost_gae: float = 0.95
     cg_steps: int = 10
@@ -116,7 +117,7 @@ class StaticSettings:
     critic_learning_rate: float = 2e-3
     normalise: bool = True
     limit_confidence: float = 1.0
-    limit_margin: float = 0.1
+    limit_margin: float = 0.15
     limit_gain: float = 0.2
     evaluation_share: float = 0.2
     adversary: AdversarySettings = AdversarySettings()
@@ -150,6 +151,9 @@ class Settings(StaticSettings):
         discount: discount of the reward, and of the costs with limit_on="discounted"; None for the
             environment's own discount.
         hidden: hidden layer sizes of the policy and of each critic.
+        memory: number of past observations, with the actions taken there, that the policy sees beside
+            the current one. A policy with a memory can identify quantities that it does not observe,
+            such as a mass that is drawn once an episode.
         reward_gae: λ of the reward's generalised advantages.
         cost_gae: λ of the costs' generalised advantages.
         cg_steps: conjugate gradient steps.
@@ -162,9 +166,13 @@ class Settings(StaticSettings):
         critic_learning_rate: Adam learning rate of the critics.
         normalise: whether observations and features are normalised by their running mean and spread.
         limit_confidence: number of standard errors added to the measured cost.
-        limit_margin: safety margin, as a fraction of the limit.
+        limit_margin: safety margin, as a fraction of the limit. At 0.1 five agents on Point Gather had
+            0.096 to 0.102 under an attack stronger than the adversary of their training, at the limit
+            0.1: a mean of 0.098 with a standard deviation of 0.0024. 0.15 puts that mean three standard
+            deviations below the limit.
         limit_gain: step size with which the inner limit follows the measured cost; 0 fixes it.
-        evaluation_share: size of each iteration's nominal batch, as a fraction of `batch_size`.
+        evaluation_share: size of each iteration's measurements under the nominal kernel and of most
+            likely actions, as a fraction of `batch_size`.
         adversary: settings of the adversaries.
 
     Example:
@@ -339,9 +347,11 @@ class Plan:
         def drawn(episodes: int) -> int:
             return math.ceil(episodes / self.devices) * self.devices * env.horizon
 
+        measured = drawn(self.episodes(env, self.settings.evaluation_share))
+        costs = len(self.discounts) - 1
         if not self.robust:
-            return drawn(self.episodes(env))
+            return drawn(self.episodes(env)) + min(costs, 1) * measured
         adversary = self.settings.adversary
         learned_from = adversary.updates * drawn(adversary.episodes(env.horizon))
-        measured = drawn(self.episodes(env, self.settings.evaluation_share))
-        return len(self.discounts) * (drawn(self.episodes(env)) + learned_from) + measured
+        of_signals = (1 + costs) * (drawn(self.episodes(env)) + learned_from)
+        return of_signals + (1 + costs) * measured

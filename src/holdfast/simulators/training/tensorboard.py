@@ -74,8 +74,10 @@ def _scalars(row: Row, description: Mapping[str, Any]) -> Iterator[tuple[str, fl
     for i, (name, limit) in enumerate(limits_of(description)):
         name = name.replace(" ", "_")
         yield f"{where}/{name}", row["costs"][i]
+        likely = row.get("likely_costs", row["costs"])[i]
+        yield f"{where}/{name}_of_most_likely_actions", likely
         if description["constrained"]:
-            yield f"margin/{name}", limit - row["costs"][i]
+            yield f"margin/{name}", limit - max(row["costs"][i], likely)
             yield f"inner_limit/{name}", row["inner_limits"][i]
         if description["robust"]:
             yield f"nominal/{name}", row["nominal_costs"][i]
