@@ -183,6 +183,11 @@ class HostedEnvironment(Environment):
         failures = self._handle.failures
         return failures[-1] if failures else None
 
+    @property
+    def simulated_steps(self) -> int:
+        """Number of steps that the host has simulated for all copies whose episode was not over."""
+        return self._handle.calls["steps"]
+
     def forget_failure(self) -> None:
         """Discard the exceptions of the host."""
         self._handle.failures.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import numbers
 import time
@@ -37,7 +38,8 @@ from holdfast.simulators.training.tensorboard import event_log
 __all__ = ["TrainingError", "TrainingRun", "prepare", "train"]
 
 Row = dict[str, Any]
-Callback = Callable[[Sequence[Row]], None]
+# Called with rows, or with rows and agents; True stops the run. `list.extend` is one: it returns None.
+Callback = Callable[..., object]
 AnyAlgorithm = str | Algorithm | Callable[..., Any]
 
 # Iterations per compiled call. On an accelerator every call is a synchronisation with the host; on a
@@ -63,9 +65,10 @@ def train(
     Arguments:
         environment: a registered name, a table, an `Environment`, the result of `hf.disturb`, or a
             Gymnasium environment or its id.
-        algorithm: "rcpo"; "pcpo" or "cpo", without an adversary; "trpo", without limits either; the
-            name of a registered algorithm; an `Algorithm`; or a function
-            `(plan, environment, state) -> (state, metrics)` that performs one iteration.
+        algorithm: "rcpo"; "ppo-lag" or "trpo-lag", with adversaries if radius > 0; "pcpo" or "cpo",
+            without an adversary; "trpo", without limits either; the name of a registered algorithm; an
+            `Algorithm`; or a function `(plan, environment, state) -> (state, metrics)` that performs
+            one iteration.
         seeds: number of policies to train side by side, with seeds 0, 1, …, or a list of seeds; the
             result is then a list of agents. On a CPU each agent is the one that its seed gives alone.
         seed: seed of a single policy.
@@ -73,7 +76,9 @@ def train(
         out: folder for metrics, checkpoints, agents and TensorBoard events. If it contains the same
             run, training continues from its checkpoint, with the same result as an uninterrupted run.
             A finished run returns its agents, and continues if there are more iterations.
-        callback: function called with the rows of a few iterations, one per iteration and seed.
+        callback: function called after every few iterations with their rows, one per iteration and
+            seed. A function of two arguments also gets the current agents, as a list. If it returns
+            True, training stops and the current agents are the result; a run in `out` can continue.
         devices: number of devices over which the episodes of every batch are divided. Up to rounding
             the result is that of one device if the number divides every batch. A run may continue
             on another number, no longer bit for bit; `run.json` records it.
@@ -146,9 +151,10 @@ def prepare(
     plan = Plan.create(
         env,
         asked,
-        robust=chosen.robust,
+        robust=chosen.robust and (asked.radius > 0 or not chosen.nominal_at_zero),
         constrained=chosen.constrained,
         devices=devices,
+        first_state=chosen.first_state,
         algorithm_settings=chosen.read_settings(algorithm_settings, "algorithm_settings"),
     )
     check_environment(env)
@@ -185,6 +191,16 @@ def _algorithm(given: AnyAlgorithm) -> Algorithm:
     if not callable(given):
         raise ValueError(f"algorithm: expected a name, an Algorithm or a function, got {given!r}")
     return Algorithm(getattr(given, "__name__", type(given).__name__), given)
+
+
+def _takes_agents(callback: Callback) -> bool:
+    """Return whether a callback has two arguments without default values."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        parameters = inspect.signature(callback).parameters.values()
+    except ValueError:  # some functions written in C have no signature
+        return False
+    return sum(each.kind in kinds and each.default is each.empty for each in parameters) == 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,12 +262,12 @@ class TrainingRun:
         with contextlib.closing(self.env):
             if out is not None:
                 return self._train_in(out, callback)
-            learners = self.first()
-            steps = self._advance(learners, 0)
-            for learners, rows, _ in steps:  # noqa: B007
-                if callback is not None:
-                    callback(rows)
-            return self._agents(learners)
+            learners, done = self.first(), 0
+            for learners, rows, _ in self._advance(learners, 0):
+                done = rows[-1]["iteration"] + 1
+                if self._stops(callback, rows, learners):
+                    break
+            return self._agents(learners, done)
 
     def _train_in(self, out: Path, callback: Callback | None) -> list[Agent]:
         if out.exists() and not out.is_dir():
@@ -270,11 +286,19 @@ class TrainingRun:
                         done = rows[-1]["iteration"] + 1
                         checkpoint.save_learners(out, description, learners, done)
                         write_events(rows)
-                        if callback is not None:
-                            callback(rows)
-            agents = self._agents(learners)
+                        if self._stops(callback, rows, learners):
+                            break
+            agents = self._agents(learners, done)
             runs.write_agents(out, agents)
         return agents
+
+    def _stops(self, callback: Callback | None, rows: list[Row], learners: Learner) -> bool:
+        """Call the callback and return whether it stops the run."""
+        if callback is None:
+            return False
+        if not _takes_agents(callback):
+            return callback(rows) is True
+        return callback(rows, self._agents(learners, rows[-1]["iteration"] + 1)) is True
 
     def first(self) -> Learner:
         """Return the initial state of every seed."""
@@ -341,15 +365,18 @@ class TrainingRun:
                     f"{rows[-1]['iteration']} of seed {self.seeds[int(np.argmin(healthy))]}{kept}"
                 )
 
-    def _agents(self, learners: Learner) -> list[Agent]:
+    def _agents(self, learners: Learner, iterations: int) -> list[Agent]:
+        """Return the agents after so many iterations."""
         learners = jax.device_get(learners)
+        # An agent of a run that was stopped is not one of a finished run.
+        settings = dataclasses.replace(self.settings, iterations=max(1, iterations))
         trained = (learners.policy, learners.sight.observations)
         environment = self.describe()["environment"]
         return [
             Agent(
                 *jax.tree.map(np.asarray, row(trained, i)),
                 algorithm=self.algorithm.name,
-                settings=self.settings,
+                settings=settings,
                 limits=self.limits,
                 seed=seed,
                 environment=self.env,

@@ -15,10 +15,11 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from holdfast._support.compilation import compiled
 from holdfast._support.devices import row, side_by_side, whole
-from holdfast.registry import Algorithm
+from holdfast.registry import SIMULATOR_ALGORITHMS, Algorithm
 from holdfast.simulators.environment import Environment
-from holdfast.simulators.nature.adversary import Nature, Passes, attack, fit_critic
+from holdfast.simulators.nature.adversary import Nature, attack, fit_critic
 from holdfast.simulators.policy.networks import Normaliser, Policy, layers
+from holdfast.simulators.steps.descent import Passes
 from holdfast.simulators.training import checkpoint, runs
 from holdfast.simulators.training.rollout import (
     Batch,
@@ -53,6 +54,7 @@ class Learner(eqx.Module):
         trust_region: δ.
         key: random key of the following iterations.
         iteration: number of updates made.
+        own: the algorithm's own state, such as multipliers; None if it has none.
     """
 
     policy: Policy
@@ -63,6 +65,7 @@ class Learner(eqx.Module):
     trust_region: Float[Array, ""]
     key: PRNGKeyArray
     iteration: Int[Array, ""]
+    own: Any = None
 
     @classmethod
     def create(cls, plan: Plan, env: Environment, numbers: RunNumbers, key: PRNGKeyArray) -> Self:
@@ -70,7 +73,8 @@ class Learner(eqx.Module):
         settings = plan.settings
         policy_key, nature_key, key = jax.random.split(key, 3)
         hidden = layers(env, settings.hidden)
-        policy = Policy.create(policy_key, env.observation_size, hidden, env.action_space)
+        sizes, std = (env.observation_size, hidden), settings.initial_std
+        policy = Policy.create(policy_key, *sizes, env.action_space, std)
         radius, limits, trust_region = numbers
 
         def nature(key: Array) -> Nature:
@@ -86,7 +90,8 @@ class Learner(eqx.Module):
             clock=settings.limit_on == "episode",
         )
         tightening = jnp.zeros(len(limits))
-        return cls(policy, sight, natures, tightening, limits, trust_region, key, jnp.array(0))
+        own = None if plan.first_state is None else plan.first_state(plan, policy)
+        return cls(policy, sight, natures, tightening, limits, trust_region, key, jnp.array(0), own)
 
     def player(self, env: Environment) -> Player:
         """Return the current policy in a simulator."""
@@ -166,11 +171,13 @@ def measure(
 ) -> tuple[Learner, Metrics]:
     """Return the metrics of the current policy, under each signal's kernel and the nominal one."""
     found = nominal = samples.estimates
+    steps = samples.batches.alive.sum()
     if plan.robust:
         learner, own = learner.split_key()
         episodes = plan.episodes(env, plan.settings.evaluation_share)
         batch = rollout(learner.player(env), Nominal.create(env), own, episodes)
         nominal = _estimates(plan, learner, jax.tree.map(lambda leaf: leaf[None], batch))
+        steps += batch.alive.sum()
     return learner, {
         "reward": found.value[0],
         "reward_error": found.error[0],
@@ -179,6 +186,7 @@ def measure(
         "nominal_reward": nominal.value[0],
         "nominal_costs": -nominal.value[1:],
         "inner_limits": learner.limits - learner.tightening,
+        "steps": steps,
         "bad_step": jax.vmap(Batch.first_bad_step)(samples.batches).max(),
     }
 
@@ -195,7 +203,11 @@ def _measured_costs(plan: Plan, samples: Samples) -> Float[Array, " costs"]:
 
 
 def learn(
-    plan: Plan, learner: Learner, samples: Samples, policy: Policy, recovered: Bool[Array, ""]
+    plan: Plan,
+    learner: Learner,
+    samples: Samples,
+    policy: Policy,
+    keep_limits: bool | Bool[Array, ""] = False,
 ) -> Learner:
     """Return the next state: the new policy, fitted critics, moved inner limits, new normalisers.
 
@@ -204,7 +216,8 @@ def learn(
         learner: the state that the samples were drawn from.
         samples: the samples of this iteration.
         policy: the new policy.
-        recovered: whether the policy step was a recovery step.
+        keep_limits: whether the inner limits stay: after a recovery step, and for an algorithm whose
+            multipliers follow the limits.
     """
     settings = plan.settings
 
@@ -218,7 +231,7 @@ def learn(
 
     natures = _per_signal(fitted, samples.batches, learner.natures, samples.estimates.targets)
     # During recovery a cost is far from its limit, and the linearisation has no bias to learn from it.
-    tightening = jnp.where(recovered, learner.tightening, _tightened(plan, learner, samples))
+    tightening = jnp.where(keep_limits, learner.tightening, _tightened(plan, learner, samples))
     sight = learner.sight.updated(samples.batches)
     if learner.sight.observations is not None and sight.observations is not None:
         policy = policy.rebased(learner.sight.observations, sight.observations)
@@ -239,13 +252,17 @@ def _tightened(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, "
     `limit_gain` times the distance of the measured cost from (1 − limit_margin)·limit. It stays
     between −limit and limit, and one measurement counts for at most half the limit.
     """
-    settings, limits = plan.settings, learner.limits
-    if settings.limit_gain == 0:
+    if plan.settings.limit_gain == 0:
         return learner.tightening
-    size = jnp.abs(limits)
-    excess = _measured_costs(plan, samples) - (limits - settings.limit_margin * size)
-    excess = jnp.clip(excess, -size / 2, size / 2)
-    return jnp.clip(learner.tightening + settings.limit_gain * excess, 0.0, 2 * size)
+    size = jnp.abs(learner.limits)
+    change = jnp.clip(excess(plan, learner, samples), -size / 2, size / 2)
+    return jnp.clip(learner.tightening + plan.settings.limit_gain * change, 0.0, 2 * size)
+
+
+def excess(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
+    """Return the distance of each measured cost from (1 − limit_margin)·limit."""
+    margin = plan.settings.limit_margin * jnp.abs(learner.limits)
+    return _measured_costs(plan, samples) - (learner.limits - margin)
 
 
 def first_learners(
@@ -280,6 +297,12 @@ def read_learners(folder: Path, env: Environment) -> Learner:
     settings = Settings.from_record(description["settings"])
     robust, constrained = description["robust"], description["constrained"]
     plan = Plan.create(env, settings, robust=robust, constrained=constrained)
+    if description["algorithm"] in SIMULATOR_ALGORITHMS:
+        algorithm = SIMULATOR_ALGORITHMS[description["algorithm"]]
+        own = algorithm.read_settings(description.get("algorithm_settings"))
+        plan = dataclasses.replace(
+            plan, algorithm_settings=own, first_state=algorithm.first_state
+        )
     limits, seeds = cost_limits(env, settings), description["seeds"]
     shapes = eqx.filter_eval_shape(first_learners, plan, env, settings, limits, seeds)
     return checkpoint.load_learners(folder, description, shapes)[0]
