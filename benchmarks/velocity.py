@@ -32,10 +32,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "few-critic-steps": {"critic_epochs": 4, "critic_minibatches": 8, "critic_learning_rate": 2e-3},
     "discounted-weights": {"weighting": "discounted"},
-    "damping-1": {"damping": 1.0},
-    "damping-0.01": {"damping": 0.01},
+    "damping-0.1": {"damping": 0.1},
+    "damping-10": {"damping": 10.0},
+    "damping-100": {"damping": 100.0},
     "fisher-share-0.2": {"fisher_share": 0.2},
-    "cg-steps-15": {"cg_steps": 15},
+    "cg-steps-20": {"cg_steps": 20},
     "no-normalisation": {"normalise": False},
     "trust-region-0.02": {"trust_region": 0.02},
     "trust-region-0.005": {"trust_region": 0.005},
@@ -43,7 +44,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "batch-40000": {"batch_size": 40_000},
     "gae-0.97": {"reward_gae": 0.97, "cost_gae": 0.97},
     "cost-gae-0.99": {"cost_gae": 0.99},
-    "std-0.5": {"initial_std": 0.5},
+    "std-0.6": {"initial_std": 0.6},
+    "std-0.4": {"initial_std": 0.4},
     "networks-64-32": {"hidden": (64, 32)},
 }
 # The long-episode settings; every variant changes some of them.
@@ -53,7 +55,6 @@ SETTINGS: dict[str, Any] = {
     "critic_epochs": 10,
     "critic_minibatches": 80,
     "critic_learning_rate": 1e-3,
-    "damping": 0.1,
     "fisher_share": 0.5,
 }
 # RCPO's set: mass and friction drawn once per episode, by 10 %.

@@ -12,7 +12,7 @@ from holdfast.simulators.environment import Environment
 from holdfast.simulators.policy.networks import Policy
 from holdfast.simulators.steps.clipped import ClippedSettings, clipped_ascent, first_optimiser
 from holdfast.simulators.steps.multipliers import Multipliers, MultiplierSettings
-from holdfast.simulators.steps.trust_region import advantage_spread, gather_evidence
+from holdfast.simulators.steps.trust_region import gather_evidence
 from holdfast.simulators.training.learner import (
     Learner,
     Metrics,
@@ -32,7 +32,7 @@ class PPOLag(ClippedSettings, MultiplierSettings):
     `trust_region` and the line search are not used: `target_kl` and `clip` bound the update.
 
     Arguments:
-        multiplier: initial multiplier of every cost, in standard deviations of the reward's advantage
+        multiplier: initial multiplier of every cost, in standard deviations of the reward's advantages
             per unit of the cost.
         multiplier_learning_rate: Adam learning rate of the multipliers.
         clip: largest relative change of an action's density that the surrogate rewards.
@@ -76,10 +76,10 @@ def ppo_lag(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Me
         learner = worst_case_kernels(plan, env, learner)
     learner, samples = sample(plan, env, learner)
     learner, metrics = measure(plan, env, learner, samples)
-    multipliers = learner.own.multipliers.after(excess(plan, learner, samples), settings)
     evidence = gather_evidence(plan, learner, samples)
-    shares = multipliers.shares(advantage_spread(evidence[0]))
-    start = (learner.policy, learner.own.optimiser)
+    above = excess(plan, learner, samples)
+    multipliers = learner.own.multipliers.after(above, evidence[0], settings)
+    start, shares = (learner.policy, learner.own.optimiser), multipliers.shares(evidence)
     policy, optimiser, update = clipped_ascent(start, evidence, shares, settings)
     learner = dataclasses.replace(learner, own=PPOLagState(multipliers, optimiser))
     metrics |= {"multipliers": multipliers.values}

@@ -9,7 +9,7 @@ from holdfast.simulators.environment import Environment
 from holdfast.simulators.policy.networks import Policy
 from holdfast.simulators.steps.local_model import improve_along
 from holdfast.simulators.steps.multipliers import Multipliers, MultiplierSettings
-from holdfast.simulators.steps.trust_region import advantage_spread, line_search, linearise
+from holdfast.simulators.steps.trust_region import line_search, linearise
 from holdfast.simulators.training.learner import (
     Learner,
     Metrics,
@@ -47,9 +47,10 @@ def trpo_lag(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, M
         learner = worst_case_kernels(plan, env, learner)
     learner, samples = sample(plan, env, learner)
     learner, metrics = measure(plan, env, learner, samples)
-    multipliers = learner.own.after(excess(plan, learner, samples), settings)
     local = linearise(plan, learner, samples)
-    shares = multipliers.shares(advantage_spread(local.evidence[0]))
+    above = excess(plan, learner, samples)
+    multipliers = learner.own.after(above, local.evidence[0], settings)
+    shares = multipliers.shares(local.evidence)
     step = improve_along(local.model, shares)
     policy, update = line_search(
         learner.policy, local, step, plan.settings, lambda gains: shares @ gains > 0

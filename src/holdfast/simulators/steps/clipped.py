@@ -63,8 +63,7 @@ def clipped_ascent(
 ) -> tuple[Policy, optax.OptState, Metrics]:
     """Return the policy after Adam steps up Σ shares_i·(clipped surrogate of signal i).
 
-    Every signal has its own batch and its own clipping. The surrogates are per live step, so that a
-    learning rate suits batches of any length.
+    Every signal has its own batch and its own clipping.
 
     Arguments:
         start: the policy that drew the batches, and the state of its optimiser.
@@ -79,11 +78,11 @@ def clipped_ascent(
     reward = evidence[0]
     old = policy.distribution(reward.inputs)
     parts = by_steps(evidence, settings.minibatches)
-    steps = jnp.stack([each.weights.sum() for each in evidence]) / settings.minibatches
 
     def loss(policy: Policy, part: tuple[Evidence, ...]) -> Array:
         gains = [clipped_surrogate(policy, each, settings.clip) for each in part]
-        return -(shares * jnp.stack(gains) / jnp.maximum(steps, 1e-9)).sum()
+        # A minibatch has 1/minibatches of the sum.
+        return -settings.minibatches * (shares * jnp.stack(gains)).sum()
 
     def another_pass(carry: tuple) -> tuple:
         k, after, _ = carry

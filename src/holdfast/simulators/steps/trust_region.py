@@ -177,12 +177,6 @@ def conjugate_gradients(
     return lax.fori_loop(0, steps, step, start)[0]
 
 
-def advantage_spread(evidence: Evidence) -> Float[Array, ""]:
-    """Return the standard deviation of the centred advantages over the live steps."""
-    mean_square = (evidence.weights * evidence.advantages**2).sum()
-    return jnp.sqrt(mean_square / jnp.maximum(evidence.weights.sum(), 1e-9))
-
-
 def line_search(
     policy: Policy,
     local: Linearisation,
