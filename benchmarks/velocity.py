@@ -40,20 +40,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no-normalisation": {"normalise": False},
     "trust-region-0.02": {"trust_region": 0.02},
     "trust-region-0.005": {"trust_region": 0.005},
-    "batch-10000": {"batch_size": 10_000},
-    "batch-40000": {"batch_size": 40_000},
+    "batch-5000": {"batch_size": 5_000},
+    "batch-20000": {"batch_size": 20_000},
     "gae-0.97": {"reward_gae": 0.97, "cost_gae": 0.97},
     "cost-gae-0.99": {"cost_gae": 0.99},
+    "std-1": {"initial_std": 1.0},
     "std-0.6": {"initial_std": 0.6},
-    "std-0.4": {"initial_std": 0.4},
+    "std-0.25": {"initial_std": 0.25},
     "networks-64-32": {"hidden": (64, 32)},
 }
 # The long-episode settings; every variant changes some of them.
 SETTINGS: dict[str, Any] = {
-    "batch_size": 20_000,
+    "batch_size": 10_000,
+    "initial_std": 0.4,
     "hidden": (64, 64),
     "critic_epochs": 10,
-    "critic_minibatches": 80,
+    "critic_minibatches": 40,
     "critic_learning_rate": 1e-3,
     "fisher_share": 0.5,
 }
