@@ -61,6 +61,27 @@ class Experiment:
         """Return a copy with another number of iterations."""
         raise NotImplementedError
 
+    def selected(self, **names: Sequence[str]) -> Experiment:
+        """Return a copy with some of the environments and some of the algorithms; all if none is named.
+
+        Raises:
+            ValueError: the experiment has no such environment or algorithm.
+
+        Example:
+            >>> from holdfast.experiments import read_suite
+            >>> read_suite("paper").selected(algorithms=["rcpo"], environments=[]).algorithms
+            ('rcpo',)
+        """
+        chosen = {field: tuple(given) for field, given in names.items() if given}
+        for field, given in chosen.items():
+            check_keys(given, getattr(self, field), field)
+            # Tables of a name's own settings, such as `algorithm` beside `algorithms`.
+            own = [field.removesuffix("s"), *(["search"] if field == "algorithms" else [])]
+            for table in (name for name in own if hasattr(self, name)):
+                kept = {k: v for k, v in getattr(self, table).items() if k in given}
+                chosen |= {table: kept}  # type: ignore[dict-item]
+        return dataclasses.replace(self, **chosen)  # type: ignore[arg-type]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the experiment as values that JSON and TOML can hold."""
         found = dataclasses.asdict(self)

@@ -178,6 +178,17 @@ class HostedEnvironment(Environment):
         return GaussianNoise(len(scales), " and ".join(names), scales)
 
     @property
+    def training_settings(self) -> dict[str, Any]:
+        """Settings for slow steps and long episodes; `holdfast bench velocity-ablation` compares them.
+
+        Few steps an update and many steps of the critics, since a step costs more than either. Actions
+        that start with a small spread: a robot learns little from being shaken.
+        """
+        small = {"initial_std": 0.4} if isinstance(self.action_space, Box) else {}
+        critic = {"critic_epochs": 10, "critic_minibatches": 40, "critic_learning_rate": 1e-3}
+        return {"batch_size": 10_000, "hidden": (64, 64), "fisher_share": 0.5, **critic, **small}
+
+    @property
     def failure(self) -> BaseException | None:
         """The last exception of the host, or None."""
         failures = self._handle.failures

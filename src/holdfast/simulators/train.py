@@ -96,7 +96,8 @@ def train(
             on another number, no longer bit for bit; `run.json` records it.
         algorithm_settings: settings of the algorithm, as its settings record or a mapping; they reach
             the algorithm's function as `plan.algorithm_settings`.
-        **settings: fields of `Settings`, such as radius, cost_limit, limit_on, iterations, batch_size
+        **settings: fields of `Settings`; what is not given is `Environment.training_settings`, or the
+            default of `Settings`. Examples are radius, cost_limit, limit_on, iterations, batch_size
             and trust_region; adversary takes an `AdversarySettings` or a mapping.
 
     Returns:
@@ -148,7 +149,7 @@ def prepare(
         ValueError: an argument cannot be used; the message names it.
     """
     env, chosen = environment, find_algorithm(algorithm)
-    asked = read_settings({**inherited(start), **settings}, steps)
+    asked = read_settings({**env.training_settings, **inherited(start), **settings}, steps)
     every = read_seeds(seed, seeds)
     if asked.radius > 0 and not chosen.robust:
         raise ValueError(
