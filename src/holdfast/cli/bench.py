@@ -115,7 +115,9 @@ class BenchCommand:
             ).selected(environments=self.environments, algorithms=self.algorithms)
             if self.steps is not None:
                 if not isinstance(experiment, RobotExperiment):
-                    raise ValueError(f"steps: {experiment.name} ends by iterations, got {self.steps}")
+                    raise ValueError(
+                        f"steps: {experiment.name} ends by iterations, got {self.steps}"
+                    )
                 experiment = dataclasses.replace(experiment, steps=self.steps)
             return run_experiment(experiment, self.out or f"runs/bench/{experiment.name}", self.on)
 

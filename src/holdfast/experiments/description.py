@@ -12,6 +12,9 @@ from holdfast.experiments.fields import check_keys, checked
 from holdfast.experiments.jobs import Job, SolveSettings, TrainingJob, cell_name
 
 
+_TABLES_OF = {"algorithms": ("search",)}
+
+
 @dataclasses.dataclass(frozen=True)
 class Experiment:
     """Algorithms × environments × seeds: the fields that both kinds of experiment share.
@@ -49,7 +52,7 @@ class Experiment:
             if "/" in name or "\\" in name or name.startswith("."):
                 raise ValueError(f"environments: {name!r} cannot be the name of a folder")
 
-    def jobs(self) -> Sequence[Job | TrainingJob]:
+    def jobs(self) -> Sequence[Any]:
         """Return every run of the experiment."""
         raise NotImplementedError
 
@@ -72,15 +75,16 @@ class Experiment:
             >>> read_suite("paper").selected(algorithms=["rcpo"], environments=[]).algorithms
             ('rcpo',)
         """
-        chosen = {field: tuple(given) for field, given in names.items() if given}
-        for field, given in chosen.items():
-            check_keys(given, getattr(self, field), field)
-            # Tables of a name's own settings, such as `algorithm` beside `algorithms`.
-            own = [field.removesuffix("s"), *(["search"] if field == "algorithms" else [])]
-            for table in (name for name in own if hasattr(self, name)):
-                kept = {k: v for k, v in getattr(self, table).items() if k in given}
-                chosen |= {table: kept}  # type: ignore[dict-item]
-        return dataclasses.replace(self, **chosen)  # type: ignore[arg-type]
+        chosen: dict[str, Any] = {}
+        for field, given in names.items():
+            if given:
+                check_keys(given, getattr(self, field), field)
+                chosen[field] = tuple(given)
+                # Tables with settings of single names: `algorithm` and `search` beside `algorithms`.
+                for table in (field.removesuffix("s"), *_TABLES_OF.get(field, ())):
+                    kept = getattr(self, table, {}).items()
+                    chosen |= {table: {k: v for k, v in kept if k in given}} if kept else {}
+        return dataclasses.replace(self, **chosen)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the experiment as values that JSON and TOML can hold."""

@@ -54,7 +54,9 @@ class RobotPlan:
 
     def finished(self, event: WorkEvent) -> str | None:
         """Return a sentence about the job that an event finished, or None."""
-        if not isinstance(event, Done) or (row := self.find(event.item)) is None:
+        if not isinstance(event, Done) or not isinstance(event.item, RobotJob):
+            return None
+        if (row := self.find(event.item)) is None:
             return None
         return f"{event.item}: reward {row['reward']:.0f}, cost {row['cost']:.1f}"
 

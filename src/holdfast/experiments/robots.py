@@ -1,4 +1,4 @@
-"""Descriptions of experiments on robots: training by simulator steps, beside published values. No JAX."""
+"""Descriptions of experiments on robots, whose runs end by simulator steps. Imports no JAX."""
 
 from __future__ import annotations
 

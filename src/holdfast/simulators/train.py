@@ -245,7 +245,8 @@ class TrainingRun:
             if out is not None:
                 return self._train_in(out, callback, log)
             learners, done = self.first(), 0
-            for learners, rows, _ in self._advance(learners, 0):
+            steps = self._advance(learners, 0)
+            for learners, rows, _ in steps:
                 done = rows[-1]["iteration"] + 1
                 log(rows)
                 if self._stops(callback, rows, learners):

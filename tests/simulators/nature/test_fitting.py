@@ -23,9 +23,7 @@ def test_minibatches_cover_the_episodes(episodes, minibatches, used):
         return network * part.sum()
 
     start = (network, adam.init(network))
-    _, state = descend(
-        start, loss, by_episodes(data, minibatches), Passes(1.0, 1, minibatches)
-    )
+    _, state = descend(start, loss, by_episodes(data, minibatches), Passes(1.0, 1, minibatches))
     size = used // min(minibatches, episodes)
     assert set(seen) == {(3 * size,)}
     decay = 0.9 ** np.arange(used // size)[::-1]

@@ -8,8 +8,12 @@ import scipy.special
 
 from holdfast.simulators.environment import Discrete
 from holdfast.simulators.policy.networks import MLP, Policy
-from holdfast.simulators.steps.clipped import ClippedSettings, clipped_ascent, clipped_surrogate
-from holdfast.simulators.steps.clipped import first_optimiser
+from holdfast.simulators.steps.clipped import (
+    ClippedSettings,
+    clipped_ascent,
+    clipped_surrogate,
+    first_optimiser,
+)
 from holdfast.simulators.steps.descent import by_steps
 from holdfast.simulators.steps.trust_region import Evidence
 
@@ -62,8 +66,7 @@ def test_ascent_takes_the_first_adam_step_of_the_shared_gradient(case):
     after, _, metrics = clipped_ascent(start, (seen, other), shares, settings)
     gradients = [jax.grad(clipped_surrogate)(policy, each, CLIP) for each in (seen, other)]
     total = sum(
-        share * np.asarray(g.network.weights[0])
-        for share, g in zip(shares, gradients, strict=True)
+        share * np.asarray(g.network.weights[0]) for share, g in zip(shares, gradients, strict=True)
     )
     step = np.asarray(after.network.weights[0]) - now
     np.testing.assert_allclose(step, 0.01 * np.sign(total), rtol=1e-4)

@@ -57,9 +57,7 @@ def test_shares_are_in_units_of_the_spread_of_all_advantages_so_far():
     # The weights of a live step are 1/5 and sum to 41/5; the second cost's are a third of that.
     same = batch(advantages[0], live)
     shares = multipliers.shares((same, same, batch(advantages[0], live / 3)))
-    np.testing.assert_allclose(
-        shares * 41 / 5, [1 / spread / 4, 1.5 / 4, 3 * 1.5 / 4], rtol=1e-5
-    )
+    np.testing.assert_allclose(shares * 41 / 5, [1 / spread / 4, 1.5 / 4, 3 * 1.5 / 4], rtol=1e-5)
 
 
 @pytest.mark.parametrize("values", [{"multiplier": -1.0}, {"multiplier_learning_rate": 0.0}])

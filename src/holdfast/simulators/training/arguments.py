@@ -26,6 +26,11 @@ Callback = Callable[..., object]
 
 
 def read_seeds(seed: int, seeds: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the seeds of a run.
+
+    Raises:
+        ValueError: a seed is not a whole number under 2**32, or seeds repeat.
+    """
     if seeds is not None and seed != 0:
         raise ValueError("seed: give either seed or seeds, not both")
     if isinstance(seeds, numbers.Integral):
@@ -46,6 +51,11 @@ def read_seeds(seed: int, seeds: int | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def find_algorithm(given: AnyAlgorithm) -> Algorithm:
+    """Return the algorithm with this name, or made of this function.
+
+    Raises:
+        ValueError: there is none.
+    """
     if isinstance(given, str):
         given = SIMULATOR_ALGORITHMS.find(given)
     if isinstance(given, Algorithm):
@@ -77,7 +87,9 @@ def read_start(
         return ()
     agents = (start,) * seeds if isinstance(start, Agent) else tuple(start)
     if len(agents) != seeds:
-        raise ValueError(f"start: expected one agent or one for each of {seeds} seeds, got {agents}")
+        raise ValueError(
+            f"start: expected one agent or one for each of {seeds} seeds, got {agents}"
+        )
     for agent in agents:
         if not isinstance(agent, Agent):
             raise ValueError(f"start: expected an Agent, got {agent!r}")

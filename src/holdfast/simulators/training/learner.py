@@ -300,9 +300,7 @@ def read_learners(folder: Path, env: Environment) -> Learner:
     if description["algorithm"] in SIMULATOR_ALGORITHMS:
         algorithm = SIMULATOR_ALGORITHMS[description["algorithm"]]
         own = algorithm.read_settings(description.get("algorithm_settings"))
-        plan = dataclasses.replace(
-            plan, algorithm_settings=own, first_state=algorithm.first_state
-        )
+        plan = dataclasses.replace(plan, algorithm_settings=own, first_state=algorithm.first_state)
     limits, seeds = cost_limits(env, settings), description["seeds"]
     shapes = eqx.filter_eval_shape(first_learners, plan, env, settings, limits, seeds)
     return checkpoint.load_learners(folder, description, shapes)[0]

@@ -21,7 +21,11 @@ _CHOICES = {
 # Fields of type float by the numbers that they accept.
 _RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
     ("learning_rate clip damping", "a number over 0", lambda x: 0 < x < math.inf),
-    ("critic_learning_rate trust_region initial_std", "a number over 0", lambda x: 0 < x < math.inf),
+    (
+        "critic_learning_rate trust_region initial_std",
+        "a number over 0",
+        lambda x: 0 < x < math.inf,
+    ),
     ("fisher_share line_search_decay", "a number in (0, 1]", lambda x: 0 < x <= 1),
     ("evaluation_share", "a number in (0, 1]", lambda x: 0 < x <= 1),
     ("reward_gae cost_gae", "a number in [0, 1]", lambda x: 0 <= x <= 1),

@@ -28,7 +28,7 @@ def wandb_log(
         ValueError: the package `wandb` is not installed.
     """
     if project is None:
-        yield lambda rows: None
+        yield lambda _: None
         return
     sent = {seed: _started(project, folder, description, seed) for seed in description["seeds"]}
 
@@ -53,15 +53,13 @@ def wandb_log(
         close()
 
 
-def _started(
-    project: str, folder: Path | None, description: Mapping[str, Any], seed: int
-) -> Any:
+def _started(project: str, folder: Path | None, description: Mapping[str, Any], seed: int) -> Any:
     try:
         import wandb
     except ImportError as error:
         raise ValueError("wandb: not installed; use `pip install holdfast[wandb]`") from error
     name = f"{description['environment']['name']}-{description['algorithm']}-seed-{seed}"
-    again = {}
+    again: dict[str, Any] = {}
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         again = {"id": f"{runs.fingerprint(description)[:24]}-{seed}", "resume": "allow"}
