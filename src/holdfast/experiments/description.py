@@ -11,7 +11,6 @@ from holdfast import registry
 from holdfast.experiments.fields import check_keys, checked
 from holdfast.experiments.jobs import Job, SolveSettings, TrainingJob, cell_name
 
-
 _TABLES_OF = {"algorithms": ("search",)}
 
 
