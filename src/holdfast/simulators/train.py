@@ -23,10 +23,10 @@ from holdfast.simulators.environment import (
     Environment,
     TrainingError,
     check_disturbed,
-    check_environment,
     host_failures,
 )
 from holdfast.simulators.policy.agent import Agent
+from holdfast.simulators.protocol_check import check_environment
 from holdfast.simulators.training import checkpoint, runs
 from holdfast.simulators.training.arguments import (
     AnyAlgorithm,
