@@ -38,6 +38,10 @@ class Algorithm:
         robust: whether the algorithm uses worst-case kernels, not only the nominal kernel.
         constrained: whether the algorithm enforces the constraints.
         local: whether the result depends on the initial policy.
+        first_state: for simulators, a function of the plan and the initial policy that returns the
+            algorithm's own part of the training state, such as multipliers; None if it has none.
+        nominal_at_zero: for simulators, whether radius 0 means no adversary, and not an adversary that
+            may not move.
 
     Example:
         >>> from holdfast.registry import ALGORITHMS
@@ -52,6 +56,8 @@ class Algorithm:
     robust: bool = True
     constrained: bool = True
     local: bool = True
+    first_state: Callable[..., Any] | None = None
+    nominal_at_zero: bool = False
 
     def read_settings(self, given: object, argument: str = "settings") -> Any:
         """Return the settings record from None, a mapping or the record itself.
@@ -210,7 +216,9 @@ _TABULAR = _algorithms(
     *("rcpo", "pcpo", "cpo", "rvi", "lp", "rpd", "rcpg", "r3c", "cup", "crpo", "epirc-pgs", "rnpg"),
 )
 ALGORITHMS = Registry("algorithm", "holdfast.algorithms", _TABULAR)
-_DEEP = _algorithms("holdfast.simulators.algorithms", "rcpo", "pcpo", "cpo", "trpo")
+_DEEP = _algorithms(
+    "holdfast.simulators.algorithms", "rcpo", "pcpo", "cpo", "trpo", "ppo-lag", "trpo-lag"
+)
 SIMULATOR_ALGORITHMS = Registry("algorithm", "holdfast.simulator_algorithms", _DEEP)
 UNCERTAINTY = Registry(
     "uncertainty",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from holdfast._support.files import locked, remove_unfinished
+from holdfast._support.files import locked, remove_unfinished, write_text
 from holdfast.cli._shared import FAILED, check_writable, console, option, refused
-from holdfast.experiments import DeepExperiment, Experiment, read_description
+from holdfast.experiments import DeepExperiment, Experiment, RobotExperiment, read_description
 
 if TYPE_CHECKING:
     from holdfast.experiments.engines import EngineOptions, Failed
@@ -85,17 +85,25 @@ class BenchCommand:
     Examples:
       holdfast bench my-experiment.toml --out runs/mine
       holdfast bench paper --seeds 2 --workers 2
+      holdfast bench velocity --environments HopperVelocity-v0 --algorithms cpo pcpo --steps 1000000
       holdfast bench my-experiment.toml --engine ray --address 10.0.0.1:6379 --out s3://bucket/mine
 
     Exit codes: 0 done, 1 some jobs failed, 2 bad input, 4 a file could not be written, 130 interrupted.
     """
 
     experiment: Annotated[Positional[str], arg(metavar="FILE")]
-    """TOML file, or an experiment in the package: paper, point-gather, radii, tabular."""
+    """TOML file, or an experiment in the package: paper, point-gather, radii, tabular, velocity,
+    velocity-ablation."""
     seeds: Annotated[int | None, option("N", "as described")] = None
     """Number of runs of every algorithm, with the seeds 0 to N - 1."""
     iterations: Annotated[int | None, option("N", "as described")] = None
     """Number of policy updates in every run whose algorithm has no number of its own."""
+    environments: Annotated[tuple[str, ...], option("NAME ...", "all")] = ()
+    """Run only these environments of the experiment."""
+    algorithms: Annotated[tuple[str, ...], option("NAME ...", "all")] = ()
+    """Run only these algorithms of the experiment."""
+    steps: Annotated[int | None, option("N", "as described")] = None
+    """Number of simulator steps of every run, adversaries included; for experiments on robots."""
     on: OmitArgPrefixes[EngineArguments] = dataclasses.field(default_factory=EngineArguments)
     out: Annotated[str, option("DIR", "runs/bench/NAME")] = ""
     """Folder for all results, or a URL that fsspec supports."""
@@ -105,7 +113,13 @@ class BenchCommand:
         with refused():
             experiment = changed(
                 read_description(self.experiment), seeds=self.seeds, iterations=self.iterations
-            )
+            ).selected(environments=self.environments, algorithms=self.algorithms)
+            if self.steps is not None:
+                if not isinstance(experiment, RobotExperiment):
+                    raise ValueError(
+                        f"steps: {experiment.name} ends by iterations, got {self.steps}"
+                    )
+                experiment = dataclasses.replace(experiment, steps=self.steps)
             return run_experiment(experiment, self.out or f"runs/bench/{experiment.name}", self.on)
 
 
@@ -128,6 +142,8 @@ def run_experiment(experiment: Experiment, out: str, on: EngineArguments) -> int
         if isinstance(experiment, DeepExperiment):
             for each in outcome.results:
                 print((folder / each.environment / "table.md").read_text())
+        elif isinstance(experiment, RobotExperiment):
+            print((folder / "table.md").read_text())
         elif outcome.results:
             screen = console(width=_FULL)
             screen.print(comparison_table(outcome.results, screen.width))
@@ -153,6 +169,10 @@ def perform(
         if isinstance(experiment, DeepExperiment):
             for each in outcome.results:
                 write_simulator_experiment(folder / each.environment, each)
+        elif isinstance(experiment, RobotExperiment):
+            from holdfast.report.robots import robot_markdown
+
+            write_text(folder / "table.md", robot_markdown(experiment, outcome.results))
         elif outcome.results:
             write_experiment(folder, outcome.results)
     return outcome

@@ -27,8 +27,8 @@ class TrainCommand:
     --channel names what nature disturbs, and the cost comes from the environment, --cost or
     --speed-limit.
 
-    Algorithms: rcpo; pcpo and cpo, which trust the simulator and take no radius; trpo, which also
-    ignores the limits.
+    Algorithms: rcpo; ppo-lag and trpo-lag, which use adversaries if there is a radius; pcpo and cpo,
+    which trust the simulator and take no radius; trpo, which also ignores the limits.
 
     The folder receives run.json (all settings), metrics.jsonl (one row per iteration and seed),
     timings.jsonl, checkpoint.safetensors, one agent-SEED.safetensors per seed at the end, and
@@ -51,7 +51,7 @@ class TrainCommand:
     environment: Annotated[Positional[str], arg(metavar="ENV")]
     """Name of an environment such as point-gather, module:NAME, or id of a Gymnasium environment."""
     algorithm: Annotated[str, arg(metavar="NAME")] = "rcpo"
-    """One of rcpo, pcpo, cpo, trpo, or module:NAME."""
+    """One of rcpo, ppo-lag, trpo-lag, pcpo, cpo, trpo, or module:NAME."""
     radius: Annotated[float, arg(metavar="R")] = Settings.radius
     """Radius of the KL ball around the nominal distribution of the disturbance at each step, in nats."""
     cost_limit: Annotated[tuple[float, ...], option("C ...", "the environment's own")] = ()
@@ -69,7 +69,7 @@ class TrainCommand:
     """Number of policy updates."""
     steps: Annotated[int | None, option("N", "--iterations decides")] = None
     """Number of simulator steps in the batches of policy updates, instead of --iterations."""
-    batch_size: Annotated[int, arg(metavar="N")] = Settings.batch_size
+    batch_size: Annotated[int | None, option("N", f"{Settings.batch_size}; Gymnasium 10000")] = None
     """Number of simulator steps under each kernel for one update."""
     channel: Annotated[
         UseAppendAction[tuple[str, ...]],
@@ -89,10 +89,14 @@ class TrainCommand:
     """Number of devices that share the episodes of every batch."""
     discount: Annotated[float | None, option("G", "the environment's own")] = Settings.discount
     """Discount of the reward, and of costs with --limit-on discounted."""
-    hidden: Annotated[tuple[int, ...], arg(metavar="N ...")] = Settings.hidden
+    hidden: Annotated[tuple[int, ...], option("N ...", "64 32; Gymnasium 64 64")] = ()
     """Widths of the hidden layers of the policy and of each critic."""
     memory: Annotated[int, arg(metavar="K")] = Settings.memory
     """Number of past observations and actions that the policy sees beside the current observation."""
+    start: Annotated[str, option("FILE", "none")] = ""
+    """Agent whose policy is the initial policy: an agent file, or the folder of a run with one seed."""
+    wandb: Annotated[str, option("PROJECT", "none")] = ""
+    """Project of Weights & Biases that receives the metrics."""
     out: Annotated[str, option("DIR", "runs/train/ENV-ALGORITHM[-radius-R][-seed-N]")] = ""
     """Folder for the results."""
     video: Annotated[
@@ -112,6 +116,7 @@ class TrainCommand:
         with refused():
             check_writable(out)
             videos = self._videos(out)
+        import holdfast as hf
         from holdfast.report.records import read_training
         from holdfast.report.training import outcome_table, progress_on
         from holdfast.simulators.train import TrainingError, prepare
@@ -119,17 +124,19 @@ class TrainCommand:
         accepted = {field.name for field in dataclasses.fields(Settings)}
         accepted |= {"seeds", "seed", "steps", "devices"}
         settings = {k: v for k, v in vars(self).items() if k in accepted}
-        if self.iterations is None:
-            del settings["iterations"]
+        for name in ("iterations", "batch_size", "hidden"):
+            if settings[name] in (None, ()):
+                del settings[name]
         with refused():
-            run = prepare(self._simulator(), self.algorithm, **settings)
+            start = hf.load(self.start) if self.start else None
+            run = prepare(self._simulator(), self.algorithm, start=start, **settings)
             if videos:
                 from holdfast.report.video import check_picture
 
                 check_picture(run.env)
         try:
             with refused(), progress_on(sys.stderr, run.describe()) as progress:
-                agents = run.train(out, progress)
+                agents = run.train(out, progress, self.wandb or None)
         except TrainingError as error:
             raise _shared.FailedError(str(error)) from error
         trained = read_training(out)

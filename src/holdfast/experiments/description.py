@@ -17,6 +17,8 @@ from holdfast.simulators.training.settings import MOST_SEEDS
 # A job takes at least a tenth of a second, so these take a day on one processor.
 _MOST_JOBS = 1_000_000
 
+_TABLES_OF = {"algorithms": ("search",)}
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
@@ -56,7 +58,7 @@ class Experiment:
             for name in getattr(self, argument, ()):
                 check_path_name(argument, name)
 
-    def jobs(self) -> Sequence[Job | TrainingJob]:
+    def jobs(self) -> Sequence[Any]:
         """Return every run of the experiment."""
         raise NotImplementedError
 
@@ -67,6 +69,28 @@ class Experiment:
     def with_iterations(self, iterations: int) -> Experiment:
         """Return a copy with another number of iterations."""
         raise NotImplementedError
+
+    def selected(self, **names: Sequence[str]) -> Experiment:
+        """Return a copy with some of the environments and some of the algorithms; all if none is named.
+
+        Raises:
+            ValueError: the experiment has no such environment or algorithm.
+
+        Example:
+            >>> from holdfast.experiments import read_suite
+            >>> read_suite("paper").selected(algorithms=["rcpo"], environments=[]).algorithms
+            ('rcpo',)
+        """
+        chosen: dict[str, Any] = {}
+        for field, given in names.items():
+            if given:
+                check_keys(given, getattr(self, field), field)
+                chosen[field] = tuple(given)
+                # Tables with settings of single names: `algorithm` and `search` beside `algorithms`.
+                for table in (field.removesuffix("s"), *_TABLES_OF.get(field, ())):
+                    kept = getattr(self, table, {}).items()
+                    chosen |= {table: {k: v for k, v in kept if k in given}} if kept else {}
+        return dataclasses.replace(self, **chosen)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the experiment as values that JSON and TOML can hold."""

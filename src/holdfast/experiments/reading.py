@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from holdfast._support.arguments import meant
+from holdfast.experiments import robots  # noqa: F401  its kind of description
 from holdfast.experiments.description import Experiment, TabularExperiment
 
 _SUITES = files("holdfast.experiments") / "suites"
@@ -19,7 +20,7 @@ def suites() -> list[str]:
 
     Example:
         >>> suites()
-        ['paper', 'point-gather', 'radii', 'tabular']
+        ['paper', 'point-gather', 'radii', 'tabular', 'velocity', 'velocity-ablation']
     """
     return sorted(entry.name.removesuffix(".toml") for entry in _SUITES.iterdir())
 

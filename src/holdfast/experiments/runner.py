@@ -12,10 +12,16 @@ from holdfast._support.files import path_inside, write_bytes
 from holdfast.experiments.description import DeepExperiment, Experiment, TabularExperiment
 from holdfast.experiments.engines import Done, EngineOptions, Failed, Made, engine_named
 from holdfast.experiments.progress import progress_on
+from holdfast.experiments.robot_runs import RobotPlan
+from holdfast.experiments.robots import RobotExperiment
 from holdfast.experiments.simulators import SimulatorPlan
 from holdfast.experiments.tables import TablePlan
 
-_PLANS: dict[str, Any] = {TabularExperiment.kind: TablePlan, DeepExperiment.kind: SimulatorPlan}
+_PLANS: dict[str, Any] = {
+    TabularExperiment.kind: TablePlan,
+    DeepExperiment.kind: SimulatorPlan,
+    RobotExperiment.kind: RobotPlan,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +29,8 @@ class RunOutcome:
     """Outcome of an experiment.
 
     Attributes:
-        results: results of finished jobs: `Results` per model and radius, `DeepResults` per simulator.
+        results: results of finished jobs: `Results` per model and radius, `DeepResults` per simulator,
+            one row per run on a robot.
         failures: work that failed on every attempt.
     """
 

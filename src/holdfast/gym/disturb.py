@@ -14,15 +14,16 @@ import numpy as np
 from gymnasium import spaces
 
 from holdfast._support.arguments import check_number, check_whole_number
-from holdfast.gym.channels import DELAY, Channel, Machine, channel_from, channels_of
+from holdfast.gym.channels import DELAY, Channel, Machine, Parameters, channel_from, channels_of
 from holdfast.gym.costs import CostError, Costs, GivenCost, cost_from
 from holdfast.gym.hosted import HostedEnvironment, HostedFacts
 from holdfast.gym.hosts.callback import HostHandle
 from holdfast.gym.hosts.checks import ProtocolError
+from holdfast.gym.hosts.hooks import HookedParameters, ParameterHook, SetParameter
 from holdfast.gym.hosts.pools import AsyncHost, HostError, SyncHost
 from holdfast.gym.hosts.watching import Deadline, HangError, WatchedThread
 from holdfast.gym.hosts.worker import MakeEnv
-from holdfast.gym.hosts.wrapper import DisturbedEnv, UnlimitedEnv, name_of
+from holdfast.gym.hosts.wrapper import DisturbedEnv, UnlimitedEnv, action_count, name_of
 from holdfast.gym.making import declared_facts, made, maker, spec_of, task_of, time_limit
 from holdfast.simulators.environment import Box, Discrete
 
@@ -56,6 +57,7 @@ def disturb(
     workers: int | None = None,
     copies: int | None = None,
     step_timeout: float | None = STEP_TIMEOUT,
+    set_parameter: SetParameter | None = None,
     **options: Any,
 ) -> HostedEnvironment:
     """Return a Gymnasium environment with a disturbance, for `train` and `stress`.
@@ -84,11 +86,15 @@ def disturb(
         copies: largest number of environments side by side; by default 256.
         step_timeout: seconds that a reset or a step of one copy may take before training stops with a
             message; None for any number, and for a debugger in the environment.
+        set_parameter: function of the unwrapped environment, the name of a parameter such as "mass" and
+            the factor on its nominal value, which `Parameters` then varies. An environment with a method
+            `set_parameter(name, factor)` needs none; MuJoCo's physics is known.
         **options: arguments of `gymnasium.make`, for an id.
 
     Raises:
         ValueError: the environment does not exist or has no cost or horizon; a channel does not fit; the
-            observations are images; the action space is neither a box nor discrete.
+            observations are images; the action space is neither a box nor discrete;
+            `set_parameter` fails for a parameter that varies.
 
     Example:
         >>> import holdfast as hf
@@ -113,13 +119,22 @@ def disturb(
     if discount is not None and not 0 <= discount < 1:
         raise ValueError(f"discount: expected a number in [0, 1), got {discount!r}")
     make, spec = maker(environment, options)
+    if set_parameter is not None:
+        make, spec = _hooked(make, set_parameter), None
     probe = made(make, environment, options)
     try:
         name = name_of(probe) if spec is None else str(spec["id"])
+        hook = HookedParameters.of(probe)
+        if hook is not None:
+            for each in (c for c in channels if isinstance(c, Parameters)):
+                for parameter in each.drawn.keys() - {DELAY}:
+                    hook.check(parameter)
         steps = horizon or time_limit(probe)
         if steps is None:
             raise ValueError(f"horizon: {name} has no time limit; pass horizon=")
-        task, declared = task_of(probe), declared_facts(probe)
+        # MuJoCo's threads have their own physics, which no function of an environment reaches.
+        task = None if hook else task_of(probe)
+        declared = declared_facts(probe)
         if task is None and backend == "threads":
             raise ValueError(f"backend: {name} is not a task that MuJoCo's threads can step")
         costs = Costs.resolve(cost, name)
@@ -199,7 +214,7 @@ def _machine(env: DisturbedEnv) -> Machine:
         low, high = (np.asarray(b, float).ravel().tolist() for b in (space.low, space.high))
         actions = Box(tuple(low), tuple(high))
     else:
-        actions = Discrete(int(space.n))
+        actions = Discrete(action_count(space, env.name) or 0)
     is_mujoco = env.physics is not None
     return Machine(
         name=env.name,
@@ -208,7 +223,7 @@ def _machine(env: DisturbedEnv) -> Machine:
         states=env.state_size,
         is_mujoco=is_mujoco,
         bodies=env.body_names,
-        parameters=(*env.parameters, DELAY) if isinstance(actions, Box) else env.parameters,
+        parameters=(*env.parameters, DELAY),
         dt=float(env.unwrapped.dt) if is_mujoco and hasattr(env.unwrapped, "dt") else None,
     )
 
@@ -235,6 +250,10 @@ def _thread_host(
             raise ValueError(f"environment: {error}") from error
         _check_finite(env.name, tried.observations, tried.rewards, tried.costs)
     return host
+
+
+def _hooked(make: Callable[[], gymnasium.Env], function: SetParameter) -> Callable[[], Any]:
+    return lambda: ParameterHook(make(), function)
 
 
 def _without_time_limit(make: Callable[[], gymnasium.Env], horizon: int) -> MakeEnv:

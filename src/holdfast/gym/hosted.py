@@ -180,10 +180,26 @@ class HostedEnvironment(Environment):
         return GaussianNoise(len(scales), " and ".join(names), scales)
 
     @property
+    def training_settings(self) -> dict[str, Any]:
+        """Settings for slow steps and long episodes; `holdfast bench velocity-ablation` compares them.
+
+        Few steps an update and many steps of the critics, since a step costs more than either. Actions
+        that start with a small spread: a robot learns little from being shaken.
+        """
+        small = {"initial_std": 0.4} if isinstance(self.action_space, Box) else {}
+        critic = {"critic_epochs": 10, "critic_minibatches": 40, "critic_learning_rate": 1e-3}
+        return {"batch_size": 10_000, "hidden": (64, 64), "fisher_share": 0.5, **critic, **small}
+
+    @property
     def failure(self) -> BaseException | None:
         """The last exception of the host, or None."""
         failures = self._handle.failures
         return failures[-1] if failures else None
+
+    @property
+    def simulated_steps(self) -> int:
+        """Number of steps that the host has simulated for all copies whose episode was not over."""
+        return self._handle.calls["steps"]
 
     def forget_failure(self) -> None:
         """Discard the exceptions of the host."""
@@ -274,10 +290,15 @@ class HostedEnvironment(Environment):
 
     @property
     def _action_at_rest(self) -> Float[np.ndarray, "remembered action"]:
-        """The actions before the first step: the middle of the action space, or 0 without bounds."""
+        """The actions before the first step: the middle of the action space, or 0 without bounds.
+
+        Discrete actions are one-hot, and 0 before the first step.
+        """
         space, count = self.action_space, self.remembered
-        if not isinstance(space, Box) or not count:
+        if not count:
             return np.zeros((0, 0), np.float32)
+        if isinstance(space, Discrete):
+            return np.tile(np.eye(1, space.count, dtype=np.float32), (count, 1))
         middle = np.add(space.low, space.high) / 2 if space.is_bounded else np.zeros(space.size)
         return np.tile(middle.astype(np.float32), (count, 1))
 
@@ -302,9 +323,10 @@ class HostedEnvironment(Environment):
         space, past = self.action_space, states.past
         if isinstance(space, Box):
             actions = jnp.clip(actions, jnp.asarray(space.low), jnp.asarray(space.high))
-            if self.remembered:
-                past = jnp.concatenate([actions[:, None], past[:, :-1]], axis=1)
-                actions = self._delayed(past, drawn)
+        if self.remembered:
+            now = actions if isinstance(space, Box) else jax.nn.one_hot(actions, space.count)
+            past = jnp.concatenate([now[:, None], past[:, :-1]], axis=1)
+            actions = self._delayed(past, drawn)
         commands = jnp.concatenate([*pushes, *forces, self._factors(drawn)], axis=1)
         given = (states.place, actions, commands, states.over)
         reply = call_host("step", facts.sizes, self.host_number, *given)
@@ -333,16 +355,16 @@ class HostedEnvironment(Environment):
         ]
         return jnp.stack(each, axis=1) if each else jnp.zeros((len(drawn), 0))
 
-    def _delayed(
-        self, past: Float[Array, "rows remembered action"], drawn: Array
-    ) -> Float[Array, "rows action"]:
-        """Return the delayed actions, interpolated between the two nearest steps."""
+    def _delayed(self, past: Float[Array, "rows remembered action"], drawn: Array) -> Array:
+        """Return the delayed actions: interpolated between two steps, or if discrete of the nearest."""
         scale = self.facts.drawn.get(DELAY, 0.0)
         delay = self.values[DELAY] + scale * jnp.abs(self._noise(DELAY, drawn))
         steps = jnp.clip(delay / (self.facts.machine.dt or 1.0), 0.0, past.shape[1] - 1)
+        rows = jnp.arange(len(past))
+        if isinstance(self.action_space, Discrete):
+            return past[rows, jnp.round(steps).astype(jnp.int32)].argmax(-1)
         before = jnp.minimum(steps.astype(jnp.int32), past.shape[1] - 2)
         share = (steps - before)[:, None]
-        rows = jnp.arange(len(past))
         return (1 - share) * past[rows, before] + share * past[rows, before + 1]
 
     def listens(self, state: HostedState) -> Bool[Array, ""]:

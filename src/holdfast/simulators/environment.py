@@ -192,6 +192,11 @@ class Environment(eqx.Module):
         return None
 
     @property
+    def training_settings(self) -> dict[str, Any]:
+        """Settings of `train` that suit this environment, in place of their general defaults."""
+        return {}
+
+    @property
     def is_one_hot(self) -> bool:
         """Whether observations and features are one-hot; they are then not normalised."""
         return False

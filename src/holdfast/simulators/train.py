@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import numbers
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,31 +16,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from holdfast._support.arguments import check_whole_number
 from holdfast._support.devices import check_devices, on_devices, over_devices, row
 from holdfast._support.files import locked
 from holdfast._version import __version__
-from holdfast.registry import SIMULATOR_ALGORITHMS, Algorithm
+from holdfast.registry import Algorithm
 from holdfast.simulators.check_environment import check_disturbed, check_environment
 from holdfast.simulators.environment import Environment, TrainingError, host_failures
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.policy.memory import Remembering, remembering
 from holdfast.simulators.training import checkpoint, runs
-from holdfast.simulators.training.learner import Learner, first_learners, iterations
-from holdfast.simulators.training.settings import (
-    MOST_SEEDS,
-    Plan,
-    Settings,
-    cost_limits,
-    read_settings,
+from holdfast.simulators.training.arguments import (
+    AnyAlgorithm,
+    Callback,
+    find_algorithm,
+    fingerprints,
+    inherited,
+    read_seeds,
+    read_start,
+    start_from,
+    takes_agents,
 )
+from holdfast.simulators.training.learner import Learner, first_learners, iterations
+from holdfast.simulators.training.settings import Plan, Settings, cost_limits, read_settings
 from holdfast.simulators.training.tensorboard import event_log
+from holdfast.simulators.training.wandb_log import RowLog, wandb_log
 
 __all__ = ["TrainingError", "TrainingRun", "prepare", "train"]
 
 Row = dict[str, Any]
-Callback = Callable[[Sequence[Row]], None]
-AnyAlgorithm = str | Algorithm | Callable[..., Any]
 
 # Iterations per compiled call. On an accelerator every call is a synchronisation with the host; on a
 # CPU it costs nothing, and rows appear one by one.
@@ -57,6 +59,8 @@ def train(
     steps: int | None = None,
     out: str | PathLike[str] | None = None,
     callback: Callback | None = None,
+    start: Agent | Sequence[Agent] | None = None,
+    wandb: str | None = None,
     devices: int = 1,
     algorithm_settings: object = None,
     **settings: Any,
@@ -66,9 +70,10 @@ def train(
     Arguments:
         environment: a registered name, a table, an `Environment`, the result of `hf.disturb`, or a
             Gymnasium environment or its id.
-        algorithm: "rcpo"; "pcpo" or "cpo", without an adversary; "trpo", without limits either; the
-            name of a registered algorithm; an `Algorithm`; or a function
-            `(plan, environment, state) -> (state, metrics)` that performs one iteration.
+        algorithm: "rcpo"; "ppo-lag" or "trpo-lag", with adversaries if radius > 0; "pcpo" or "cpo",
+            without an adversary; "trpo", without limits either; the name of a registered algorithm; an
+            `Algorithm`; or a function `(plan, environment, state) -> (state, metrics)` that performs
+            one iteration.
         seeds: number of policies to train side by side, with seeds 0, 1, …, or a list of seeds; the
             result is then a list of agents. On a CPU each agent is the one that its seed gives alone.
         seed: seed of a single policy.
@@ -76,13 +81,20 @@ def train(
         out: folder for metrics, checkpoints, agents and TensorBoard events. If it contains the same
             run, training continues from its checkpoint, with the same result as an uninterrupted run.
             A finished run returns its agents, and continues if there are more iterations.
-        callback: function called with the rows of a few iterations, one per iteration and seed.
+        callback: function called after every few iterations with their rows, one per iteration and
+            seed. A function of two arguments also gets the current agents, as a list. If it returns
+            True, training stops and the current agents are the result; a run in `out` can continue.
+        start: agent whose policy is the initial policy, or one agent for each seed. The radius, the
+            limits, the algorithm and the environment may be others; observations and actions have to
+            be the same. Critics and adversaries start anew.
+        wandb: name of a Weights & Biases project that receives the metrics, one run for each seed.
         devices: number of devices over which the episodes of every batch are divided. Up to rounding
             the result is that of one device if the number divides every batch. A run may continue
             on another number, no longer bit for bit; `run.json` records it.
         algorithm_settings: settings of the algorithm, as its settings record or a mapping; they reach
             the algorithm's function as `plan.algorithm_settings`.
-        **settings: fields of `Settings`, such as radius, cost_limit, limit_on, iterations, batch_size
+        **settings: fields of `Settings`; what is not given is `Environment.training_settings`, or the
+            default of `Settings`. Examples are radius, cost_limit, limit_on, iterations, batch_size
             and trust_region; adversary takes an `AdversarySettings` or a mapping.
 
     Returns:
@@ -107,11 +119,12 @@ def train(
         seeds=seeds,
         seed=seed,
         steps=steps,
+        start=start,
         devices=devices,
         algorithm_settings=algorithm_settings,
         **settings,
     )
-    agents = run.train(None if out is None else Path(out), callback)
+    agents = run.train(None if out is None else Path(out), callback, wandb)
     return agents[0] if seeds is None else agents
 
 
@@ -122,6 +135,7 @@ def prepare(
     seeds: int | Sequence[int] | None = None,
     seed: int = 0,
     steps: int | None = None,
+    start: Agent | Sequence[Agent] | None = None,
     devices: int = 1,
     algorithm_settings: object = None,
     **settings: Any,
@@ -131,8 +145,9 @@ def prepare(
     Raises:
         ValueError: an argument cannot be used; the message names it.
     """
-    env, chosen = environment, _algorithm(algorithm)
-    asked, every = read_settings(settings, steps), _seeds(seed, seeds)
+    env, chosen = environment, find_algorithm(algorithm)
+    asked = read_settings({**env.training_settings, **inherited(start), **settings}, steps)
+    every = read_seeds(seed, seeds)
     if asked.radius > 0 and not chosen.robust:
         raise ValueError(
             f"radius: {chosen.name} uses the nominal kernel, got {asked.radius}; use rcpo"
@@ -150,47 +165,17 @@ def prepare(
     plan = Plan.create(
         env,
         asked,
-        robust=chosen.robust,
+        robust=chosen.robust and (asked.radius > 0 or not chosen.nominal_at_zero),
         constrained=chosen.constrained,
         devices=devices,
+        first_state=chosen.first_state,
         algorithm_settings=chosen.read_settings(algorithm_settings, "algorithm_settings"),
     )
     check_environment(env, steps=0)
-    run = TrainingRun(env, chosen, asked, limits, plan, every)
+    agents = read_start(start, env, asked, len(every))
+    run = TrainingRun(env, chosen, asked, limits, plan, every, agents)
     run.describe(), run.state_shapes()  # both raise if the environment cannot be used
     return run
-
-
-def _seeds(seed: int, seeds: int | Sequence[int] | None) -> tuple[int, ...]:
-    if seeds is not None and seed != 0:
-        raise ValueError("seed: give either seed or seeds, not both")
-    if isinstance(seeds, numbers.Integral):
-        check_whole_number("seeds", seeds, least=1)
-        if seeds > MOST_SEEDS:
-            raise ValueError(f"seeds: expected at most {MOST_SEEDS:,}, got {seeds:,}")
-        return tuple(range(int(seeds)))
-    if seeds is None:
-        seeds = (seed,)
-    elif isinstance(seeds, str) or not isinstance(seeds, Iterable):
-        raise ValueError(f"seeds: expected a whole number or a list of them, got {seeds!r}")
-    chosen = tuple(seeds)
-    for each in chosen:
-        check_whole_number("seed", each, least=0)
-        if each >= 2**32:  # keys are made of 32 bits
-            raise ValueError(f"seed: expected a whole number under 2**32, got {each}")
-    if not chosen or len(set(chosen)) != len(chosen):
-        raise ValueError(f"seeds: expected at least one, all different, got {list(chosen)}")
-    return tuple(int(each) for each in chosen)
-
-
-def _algorithm(given: AnyAlgorithm) -> Algorithm:
-    if isinstance(given, str):
-        given = SIMULATOR_ALGORITHMS.find(given)
-    if isinstance(given, Algorithm):
-        return given
-    if not callable(given):
-        raise ValueError(f"algorithm: expected a name, an Algorithm or a function, got {given!r}")
-    return Algorithm(getattr(given, "__name__", type(given).__name__), given)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,6 +189,7 @@ class TrainingRun:
         limits: limit of every cost.
         plan: the static part, compiled into the program.
         seeds: the seeds.
+        start: the agent from which each seed starts; empty for policies that ignore the state.
     """
 
     env: Environment
@@ -212,6 +198,7 @@ class TrainingRun:
     limits: tuple[float, ...]
     plan: Plan
     seeds: tuple[int, ...]
+    start: tuple[Agent, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """Return the content of `run.json`, as JSON gives it back.
@@ -238,6 +225,7 @@ class TrainingRun:
             "robust": self.plan.robust,
             "constrained": self.plan.constrained,
             "seeds": list(self.seeds),
+            **({"start": fingerprints(self.start)} if self.start else {}),
             "made_with": {
                 "holdfast": __version__,
                 "jax": jax.__version__,
@@ -247,19 +235,23 @@ class TrainingRun:
         }
         return json.loads(json.dumps(description))
 
-    def train(self, out: Path | None, callback: Callback | None = None) -> list[Agent]:
+    def train(
+        self, out: Path | None, callback: Callback | None = None, wandb: str | None = None
+    ) -> list[Agent]:
         """Perform the missing iterations and return the agents."""
-        with contextlib.closing(self.env):
+        with contextlib.closing(self.env), wandb_log(wandb, out, self.describe()) as log:
             if out is not None:
-                return self._train_in(out, callback)
-            learners = self.first()
+                return self._train_in(out, callback, log)
+            learners, done = self.first(), 0
             steps = self._advance(learners, 0)
-            for learners, rows, _ in steps:  # noqa: B007
-                if callback is not None:
-                    callback(rows)
-            return self._agents(learners)
+            for learners, rows, _ in steps:
+                done = rows[-1]["iteration"] + 1
+                log(rows)
+                if self._stops(callback, rows, learners):
+                    break
+            return self._agents(learners, done)
 
-    def _train_in(self, out: Path, callback: Callback | None) -> list[Agent]:
+    def _train_in(self, out: Path, callback: Callback | None, log: RowLog) -> list[Agent]:
         if out.exists() and not out.is_dir():
             raise ValueError(f"out: {out} is not a folder")
         description = self.describe()
@@ -276,15 +268,25 @@ class TrainingRun:
                         done = rows[-1]["iteration"] + 1
                         checkpoint.save_learners(out, description, learners, done)
                         write_events(rows)
-                        if callback is not None:
-                            callback(rows)
-            agents = self._agents(learners)
+                        log(rows)
+                        if self._stops(callback, rows, learners):
+                            break
+            agents = self._agents(learners, done)
             runs.write_agents(out, agents)
         return agents
 
+    def _stops(self, callback: Callback | None, rows: list[Row], learners: Learner) -> bool:
+        """Call the callback and return whether it stops the run."""
+        if callback is None:
+            return False
+        if not takes_agents(callback):
+            return callback(rows) is True
+        return callback(rows, self._agents(learners, rows[-1]["iteration"] + 1)) is True
+
     def first(self) -> Learner:
         """Return the initial state of every seed."""
-        return first_learners(*self._initial)
+        learners = first_learners(*self._initial)
+        return start_from(learners, self.start) if self.start else learners
 
     def state_shapes(self) -> Learner:
         """Return the shapes of the state of every seed."""
@@ -347,8 +349,11 @@ class TrainingRun:
                     f"{rows[-1]['iteration']} of seed {self.seeds[int(np.argmin(healthy))]}{kept}"
                 )
 
-    def _agents(self, learners: Learner) -> list[Agent]:
+    def _agents(self, learners: Learner, iterations: int) -> list[Agent]:
+        """Return the agents after so many iterations."""
         learners = jax.device_get(learners)
+        # An agent of a run that was stopped is not one of a finished run.
+        settings = dataclasses.replace(self.settings, iterations=max(1, iterations))
         trained = (learners.policy, learners.sight.observations)
         environment = self.describe()["environment"]
         # The agent keeps its own memory, so that it belongs to the environment without one.
@@ -357,7 +362,7 @@ class TrainingRun:
             Agent(
                 *jax.tree.map(np.asarray, row(trained, i)),
                 algorithm=self.algorithm.name,
-                settings=self.settings,
+                settings=settings,
                 limits=self.limits,
                 seed=seed,
                 environment=env,

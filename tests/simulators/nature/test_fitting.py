@@ -5,8 +5,9 @@ import numpy as np
 import optax
 import pytest
 
-from holdfast.simulators.nature.adversary import Nature, Passes, descend, fit_critic
+from holdfast.simulators.nature.adversary import Nature, fit_critic
 from holdfast.simulators.policy.networks import MLP, Critic, Normaliser
+from holdfast.simulators.steps.descent import Passes, by_episodes, descend
 from holdfast.simulators.training.rollout import Nominal
 
 
@@ -22,7 +23,7 @@ def test_minibatches_cover_the_episodes(episodes, minibatches, used):
         return network * part.sum()
 
     start = (network, adam.init(network))
-    _, state = descend(start, loss, data, Passes(1.0, 1, minibatches))
+    _, state = descend(start, loss, by_episodes(data, minibatches), Passes(1.0, 1, minibatches))
     size = used // min(minibatches, episodes)
     assert set(seen) == {(3 * size,)}
     decay = 0.9 ** np.arange(used // size)[::-1]

@@ -7,6 +7,7 @@ as two results of the same `hf.disturb` call, therefore share one compiled progr
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import logging
@@ -56,6 +57,7 @@ class HostHandle:
         spec: id and options of the Gymnasium environment, or None if a function makes it.
         failures: exceptions that the host raised; the compiled program reports only that it failed.
         number: key of this handle in the table.
+        calls: number of steps of single copies so far, under "steps".
     """
 
     host: SyncHost | ThreadHost
@@ -65,6 +67,7 @@ class HostHandle:
     spec: dict[str, Any] | None
     failures: list[BaseException] = dataclasses.field(default_factory=list)
     number: int = dataclasses.field(default_factory=lambda: next(_NUMBERS))
+    calls: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
     def __post_init__(self) -> None:
         _HANDLES[self.number] = self
@@ -130,6 +133,8 @@ def call_host(
         lead = bits.shape[:-2]
         numbers, *given = _unpacked(bits.reshape(-1, bits.shape[-1]), kinds)
         handle = handle_of(numbers[0])
+        if method == "step":
+            handle.calls["steps"] += int(np.count_nonzero(~given[-1]))  # copies that are not over
         try:
             # Training checks the batch for overflow and NaN, and reports the step.
             with np.errstate(over="ignore", invalid="ignore"):

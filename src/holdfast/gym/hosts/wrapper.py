@@ -23,6 +23,7 @@ from holdfast.gym.hosts.checks import (
     check_reset,
     check_step,
 )
+from holdfast.gym.hosts.hooks import HookedParameters
 from holdfast.gym.hosts.host import DisturbanceLayout
 from holdfast.gym.hosts.physics import Physics, body_names
 
@@ -60,6 +61,10 @@ class UnlimitedEnv(gymnasium.Wrapper):
         if isinstance(found, tuple) and len(found) in (5, 6) and self._steps >= self._horizon:
             found = (*found[:-2], False, found[-1])
         return found
+
+
+# A policy has one logit for each combination; beyond some thousands the last layer is most of it.
+_MOST_COMBINATIONS = 4_096
 
 
 class DisturbedEnv(gymnasium.Wrapper):
@@ -106,14 +111,12 @@ class DisturbedEnv(gymnasium.Wrapper):
         self.name = name_of(env) if name is None else name
         self.layout = DisturbanceLayout() if layout is None else layout
         self.costs = Costs.resolve(None, self.name) if costs is None else costs
-        if not isinstance(env.action_space, spaces.Box | spaces.Discrete):
-            raise ValueError(
-                f"action space: {self.name} has {env.action_space}; expected a Box or a Discrete space"
-            )
+        action_count(env.action_space, self.name)
         self._inner_observations, self._inner_actions = env.observation_space, env.action_space
         self.observation_space = _flat_space(env.observation_space, self.name)
         self.observation_size = int(self.observation_space.shape[0])
         self.physics = physics_of(env)
+        self._tunable = HookedParameters.of(env) or self.physics
         self._state = _state_access(env)
         self._seen: Any = None
         # The first reset and the first step are compared with the whole space, later ones by size.
@@ -142,7 +145,7 @@ class DisturbedEnv(gymnasium.Wrapper):
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the physical parameters that can be changed."""
-        return () if self.physics is None else self.physics.adjustable
+        return () if self._tunable is None else self._tunable.adjustable
 
     @property
     def row_type(self) -> np.dtype:
@@ -166,8 +169,8 @@ class DisturbedEnv(gymnasium.Wrapper):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Float[np.ndarray, " observation"], dict[str, Any]]:
         """Start an episode with nominal physics."""
-        if self.physics is not None:
-            self.physics.reset()
+        if self._tunable is not None:
+            self._tunable.reset()
             self._factors = b""
         seen, info = check_reset(self.env.reset(seed=seed, options=options))
         if "reset" not in self._checked:
@@ -177,7 +180,9 @@ class DisturbedEnv(gymnasium.Wrapper):
         self._state = self._state or _state_access(self.env)
         if self.physics is not None and self._inner.model is not self.physics.model:
             # Some environments build a new model for each episode.
+            is_hooked = self._tunable is not self.physics
             self.physics = physics_of(self.env)
+            self._tunable = self._tunable if is_hooked else self.physics
         return self._flattened(seen), info
 
     def step(self, action: ArrayLike) -> StepResult:
@@ -197,8 +202,8 @@ class DisturbedEnv(gymnasium.Wrapper):
             numbers = command[parameters]
             # Most steps change no factor. Comparing bytes detects that in about a microsecond.
             if numbers.tobytes() != self._factors:
-                assert self.physics is not None
-                self.physics.set_factors(layout.parameters, numbers)
+                assert self._tunable is not None
+                self._tunable.set_factors(layout.parameters, numbers)
                 self._factors = numbers.tobytes()
         # A zero push or force changes nothing, so that a nominal step equals the environment's own step
         # exactly.
@@ -273,13 +278,42 @@ def decoded(space: Any, action: ArrayLike) -> Any:
 
     Arguments:
         space: the action space of the environment, a box or discrete.
-        action: an index from 0 or a flat vector, with any number of leading axes.
+        action: an index from 0 or a flat vector, with any number of leading axes. In a space of several
+            choices the index counts all combinations, the last choice fastest.
     """
+    if isinstance(space, spaces.MultiDiscrete):
+        parts = np.stack(
+            np.unravel_index(np.asarray(action, np.int64), space.nvec.ravel()), axis=-1
+        )
+        return (parts.reshape(*np.shape(action), *space.shape) + space.start).astype(space.dtype)
     if isinstance(space, spaces.Discrete):
         return np.asarray(action, np.int64) + space.start
     numbers = np.rint(action) if np.issubdtype(space.dtype, np.integer) else action
     # A copy, since the caller writes the next action into the same array.
     return np.array(numbers, space.dtype).reshape(*np.shape(action)[:-1], *space.shape)
+
+
+def action_count(space: Any, name: str) -> int | None:
+    """Return the number of actions of a discrete space, or None for a box.
+
+    Raises:
+        ValueError: the space is neither, or has too many combinations of choices.
+    """
+    if isinstance(space, spaces.Box):
+        return None
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if not isinstance(space, spaces.MultiDiscrete):
+        raise ValueError(
+            f"action space: {name} has {space}; expected a Box, a Discrete or a MultiDiscrete space"
+        )
+    count = math.prod(space.nvec.ravel().tolist())
+    if count > _MOST_COMBINATIONS:
+        raise ValueError(
+            f"action space: {name} has {count:,} combinations of choices; expected at most "
+            f"{_MOST_COMBINATIONS:,}"
+        )
+    return count
 
 
 def name_of(env: gymnasium.Env) -> str:

@@ -7,22 +7,21 @@ descent on the parameters ξ of a disturbance kernel. The projection is part of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from holdfast._support.devices import spread
 from holdfast.simulators.environment import Environment, GaussianNoise
 from holdfast.simulators.nature.categorical import CategoricalKernel
 from holdfast.simulators.nature.gaussian_mixture import GaussianMixture
 from holdfast.simulators.nature.mean_shift import MeanShift
 from holdfast.simulators.nature.tilted import TiltedKernel
 from holdfast.simulators.policy.networks import MLP, Critic, layers
+from holdfast.simulators.steps.descent import Passes, by_episodes, by_steps, descend, in_rows
 from holdfast.simulators.training.rollout import (
     Batch,
     DisturbanceKernel,
@@ -46,14 +45,6 @@ _KERNELS: dict[str, Any] = {
     "categorical": CategoricalKernel,
     "tilted": TiltedKernel,
 }
-
-
-class Passes(NamedTuple):
-    """The passes of an optimiser over a batch: learning rate, epochs and minibatches per epoch."""
-
-    rate: float | Float[Array, ""]
-    epochs: int
-    minibatches: int
 
 
 class Nature(eqx.Module):
@@ -147,7 +138,7 @@ def attack(
     network, optimiser = descend(
         (kernel.network, nature.kernel_optimiser),
         lambda network, part: loss(eqx.tree_at(lambda k: k.network, kernel, network), part),
-        data,
+        by_episodes(data, settings.minibatches),
         critic_passes._replace(rate=rate_factor * settings.learning_rate),
     )
     kernel = eqx.tree_at(lambda k: k.network, kernel, network)
@@ -243,48 +234,7 @@ def fit_critic(
         x, goal, weight = part
         return _mean(weight, (network(x)[..., 0] - goal) ** 2, least=1.0)
 
-    data = (inputs, (targets - mean) / std, counted)
-    network, optimiser = descend((critic.network, nature.critic_optimiser), loss, data, passes)
+    rows = jax.tree.map(in_rows, (inputs, (targets - mean) / std, counted))
+    parts = by_steps(rows, passes.minibatches)
+    network, optimiser = descend((critic.network, nature.critic_optimiser), loss, parts, passes)
     return Nature(nature.kernel, Critic(network, returns), nature.kernel_optimiser, optimiser)
-
-
-def descend(
-    start: tuple[MLP, optax.OptState],
-    loss: Callable[[MLP, Any], Array],
-    data: Any,
-    passes: Passes,
-) -> tuple[MLP, optax.OptState]:
-    """Return a network and its optimiser after Adam steps on minibatches.
-
-    A minibatch consists of whole episodes, as rows (steps, …). Episodes are independent of each other,
-    so that any division of them is random and nothing is shuffled. Episodes left over by the division
-    are not used.
-
-    Arguments:
-        start: the network and the state of its optimiser.
-        loss: function of the network and a minibatch.
-        data: arrays (time, episodes, …).
-        passes: learning rate, epochs and minibatches.
-    """
-    episodes = jax.tree.leaves(data)[0].shape[1]
-    minibatches = min(passes.minibatches, episodes)
-    size = episodes // minibatches
-    adam = optax.adam(passes.rate)
-
-    def divided(leaf: Array) -> Array:
-        # Episodes are dealt out in turn: if they are divided over devices, so is each minibatch.
-        steps, more = len(leaf), leaf.shape[2:]
-        parts = leaf[:, : size * minibatches].reshape(steps, size, minibatches, *more)
-        return jnp.moveaxis(parts, (2, 1), (0, 1)).reshape(minibatches, size * steps, *more)
-
-    parts = spread(jax.tree.map(divided, data), axis=1)
-
-    def update(carry: tuple[MLP, optax.OptState], part: Any) -> tuple[Any, None]:
-        network, state = carry
-        changes, state = adam.update(jax.grad(loss)(network, part), state, network)
-        return (optax.apply_updates(network, changes), state), None
-
-    def epoch(carry: tuple[MLP, optax.OptState], _: None) -> tuple[Any, None]:
-        return lax.scan(update, carry, parts)
-
-    return lax.scan(epoch, start, None, length=passes.epochs)[0]

@@ -296,6 +296,8 @@ class GymnasiumPlayer:
         if not hasattr(own, "encode"):
             observation = spaces.flatten(self.env.observation_space, observation)
         action = self.agent.predict(observation, self.deterministic, generator=self._generator)
+        if isinstance(space, spaces.MultiDiscrete) and not hasattr(own, "decode"):
+            action = np.array(np.unravel_index(action, space.nvec.ravel())) + space.start.ravel()
         if isinstance(space, spaces.Discrete):
             return int(action) + (0 if hasattr(own, "decode") else int(space.start))
         action = np.rint(action) if np.issubdtype(space.dtype, np.integer) else action
@@ -318,7 +320,8 @@ class GymnasiumPlayer:
                 f"{inputs}"
             )
         if isinstance(policy, Discrete):
-            fits = isinstance(space, spaces.Discrete) and int(space.n) == policy.count
+            sizes = getattr(space, "nvec", getattr(space, "n", 0))
+            fits = int(np.prod(sizes)) == policy.count
         else:
             fits = isinstance(space, spaces.Box) and math.prod(space.shape) == policy.size
         if not fits:

@@ -162,7 +162,7 @@ class Policy(eqx.Module):
     """A network whose output is a distribution of actions.
 
     A vector action is drawn in units in which the action space is [−1, 1]. Its standard deviation does
-    not depend on the state and starts at one.
+    not depend on the state.
     """
 
     network: MLP
@@ -171,11 +171,16 @@ class Policy(eqx.Module):
 
     @classmethod
     def create(
-        cls, key: PRNGKeyArray, inputs: int, hidden: tuple[int, ...], space: Box | Discrete
+        cls,
+        key: PRNGKeyArray,
+        inputs: int,
+        hidden: tuple[int, ...],
+        space: Box | Discrete,
+        std: float = 1.0,
     ) -> Self:
         """Return a policy that acts almost alike in every state: its last layer is scaled by 0.01."""
         outputs = space.size if isinstance(space, Box) else space.count
-        log_std = jnp.zeros(outputs) if isinstance(space, Box) else None
+        log_std = jnp.full(outputs, math.log(std)) if isinstance(space, Box) else None
         return cls(MLP.create(key, (inputs, *hidden, outputs), last_scale=0.01), log_std, space)
 
     def distribution(self, inputs: Float[Array, "*rows inputs"]) -> Distribution:

@@ -120,6 +120,17 @@ def improve(model: LocalModel) -> Float[Array, " k"]:
     return units.coefficients(jnp.zeros_like(units.reach).at[0].set(1.0))
 
 
+def improve_along(model: LocalModel, shares: Float[Array, " k"]) -> PolicyStep:
+    """Return the longest step in the trust region along Σ_i shares_i·H⁻¹g_i, over all k gradients.
+
+    It maximises the gain of that sum of signals. Constraints do not restrict it.
+    """
+    length = _dot(shares, _dot(model.gram, shares))
+    moves = length > 0
+    scale = jnp.where(moves, jnp.sqrt(2 * model.delta / jnp.where(moves, length, 1.0)), 0.0)
+    return PolicyStep(scale * shares, jnp.array(True), jnp.array(False))
+
+
 def project(model: LocalModel, c: Float[Array, " k"]) -> PolicyStep:
     """Return the projection of x_c: min ½(x − x_c)ᵀH(x − x_c) subject to h_iᵀx ≥ b_i.
 

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float
 
 from holdfast._support.devices import row, side_by_side, spread
 from holdfast.simulators.policy.networks import Categorical, Distribution, Gaussian, Policy
+from holdfast.simulators.steps.descent import in_rows
 from holdfast.simulators.steps.local_model import LocalModel, PolicyStep, local_model
 from holdfast.simulators.training.learner import Learner, Metrics, Samples, needed
 from holdfast.simulators.training.settings import Plan, StaticSettings
@@ -61,13 +62,7 @@ def linearise(plan: Plan, learner: Learner, samples: Samples) -> Linearisation:
     The weights of g and H are chosen by `Settings.weighting`; those of h_i are its limit's, as in b_i.
     """
     settings, policy = plan.settings, learner.policy
-    signals = len(plan.discounts) if plan.constrained else 1
-    found = []
-    for i in range(signals):
-        batch, each = row(samples.batches, i if plan.robust else 0), row(samples.estimates, i)
-        inputs = in_rows(learner.sight.of_policy(batch.observations))
-        actions = in_rows(batch.actions)
-        found.append(evidence(policy, inputs, actions, each.advantages, each.weights))
+    found = gather_evidence(plan, learner, samples)
     flat, unravel = ravel_pytree(policy)
     gradients = jnp.stack(
         [jax.grad(lambda v, e=each: surrogate(unravel(v), e))(flat) for each in found]
@@ -77,14 +72,20 @@ def linearise(plan: Plan, learner: Learner, samples: Samples) -> Linearisation:
     inputs, weights = spread((found[0].inputs[:some], found[0].weights[:some]))
     product = fisher_product(policy, inputs, weights, settings.damping)
     inverses = conjugate_gradients(product, gradients, settings.cg_steps)
-    needs = needed(plan, learner, samples)[: signals - 1]
+    needs = needed(plan, learner, samples)[: len(found) - 1]
     model = local_model(gradients, inverses, needs, learner.trust_region)
-    return Linearisation(model, tuple(found))
+    return Linearisation(model, found)
 
 
-def in_rows(leaf: Shaped[Array, "time episodes *more"]) -> Shaped[Array, "..."]:
-    """Return the steps as rows, episode after episode."""
-    return jnp.moveaxis(leaf, 1, 0).reshape(-1, *leaf.shape[2:])
+def gather_evidence(plan: Plan, learner: Learner, samples: Samples) -> tuple[Evidence, ...]:
+    """Return the evidence of the reward and, if the plan is constrained, of every cost."""
+    found = []
+    for i in range(len(plan.discounts) if plan.constrained else 1):
+        batch, each = row(samples.batches, i if plan.robust else 0), row(samples.estimates, i)
+        inputs = in_rows(learner.sight.of_policy(batch.observations))
+        actions = in_rows(batch.actions)
+        found.append(evidence(learner.policy, inputs, actions, each.advantages, each.weights))
+    return tuple(found)
 
 
 def evidence(
@@ -177,7 +178,11 @@ def conjugate_gradients(
 
 
 def line_search(
-    policy: Policy, local: Linearisation, step: PolicyStep, settings: StaticSettings
+    policy: Policy,
+    local: Linearisation,
+    step: PolicyStep,
+    settings: StaticSettings,
+    serves: Callable[[Float[Array, " signals"]], Array] | None = None,
 ) -> tuple[Policy, Metrics]:
     """Take the longest of the steps decay^k·x that keeps the trust region and serves its purpose.
 
@@ -190,6 +195,8 @@ def line_search(
         local: the linearisation around it.
         step: the step x, as coefficients of the local model's directions.
         settings: the decay and the number of tries.
+        serves: whether surrogate gains of the reward and of every constraint serve another purpose,
+            in place of the one above.
 
     Returns:
         The new policy, and the metrics of the update. `kl` is E_{d^r}[KL(π‖π_k)] of the accepted step;
@@ -201,14 +208,18 @@ def line_search(
     old = policy.distribution(reward.inputs)
     recovering = jnp.any(model.needed > 0)
 
+    def keeps_limits(gains: Array) -> Array:
+        kept = jnp.all(gains[1:] >= jnp.minimum(model.needed, 0.0))
+        return kept & (recovering | (gains[0] > 0))
+
+    serves = serves or keeps_limits
+
     def look(k: Array) -> tuple[Array, Array]:
         candidate = unravel(flat + decay**k * x)
         kl = divergence(candidate, old, reward.inputs, reward.weights)
         gains = jnp.stack([surrogate(candidate, each) for each in local.evidence])
-        kept = jnp.all(gains[1:] >= jnp.minimum(model.needed, 0.0))
-        better = recovering | (gains[0] > 0)
-        good = jnp.isfinite(kl) & jnp.isfinite(gains).all() & (kl <= model.delta) & kept & better
-        return good, kl
+        finite = jnp.isfinite(kl) & jnp.isfinite(gains).all()
+        return finite & (kl <= model.delta) & serves(gains), kl
 
     def body(carry: tuple) -> tuple:
         k, *_ = carry

@@ -15,11 +15,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from holdfast._support.compilation import compiled
 from holdfast._support.devices import row, side_by_side, whole
-from holdfast.registry import Algorithm
+from holdfast.registry import SIMULATOR_ALGORITHMS, Algorithm
 from holdfast.simulators.environment import Environment
-from holdfast.simulators.nature.adversary import Nature, Passes, attack, fit_critic
+from holdfast.simulators.nature.adversary import Nature, attack, fit_critic
 from holdfast.simulators.policy.memory import remembering
 from holdfast.simulators.policy.networks import Normaliser, Policy, layers
+from holdfast.simulators.steps.descent import Passes
 from holdfast.simulators.training import checkpoint, runs
 from holdfast.simulators.training.rollout import (
     Batch,
@@ -63,6 +64,7 @@ class Learner(eqx.Module):
         trust_region: δ.
         key: random key of the following iterations.
         iteration: number of updates made.
+        own: the algorithm's own state, such as multipliers; None if it has none.
     """
 
     policy: Policy
@@ -74,6 +76,7 @@ class Learner(eqx.Module):
     trust_region: Float[Array, ""]
     key: PRNGKeyArray
     iteration: Int[Array, ""]
+    own: Any = None
 
     @classmethod
     def create(cls, plan: Plan, env: Environment, numbers: RunNumbers, key: PRNGKeyArray) -> Self:
@@ -81,7 +84,8 @@ class Learner(eqx.Module):
         settings = plan.settings
         policy_key, nature_key, key = jax.random.split(key, 3)
         hidden = layers(env, settings.hidden)
-        policy = Policy.create(policy_key, env.observation_size, hidden, env.action_space)
+        sizes, std = (env.observation_size, hidden), settings.initial_std
+        policy = Policy.create(policy_key, *sizes, env.action_space, std)
         radius, limits, trust_region = numbers
 
         def nature(key: Array) -> Nature:
@@ -99,7 +103,8 @@ class Learner(eqx.Module):
         start = _FIRST_TIGHTENING if settings.limit_gain else 0.0
         tightening, likely_excess = start * jnp.abs(limits), jnp.zeros(len(limits))
         costs = (tightening, likely_excess, limits)
-        return cls(policy, sight, natures, *costs, trust_region, key, jnp.array(0))
+        own = None if plan.first_state is None else plan.first_state(plan, policy)
+        return cls(policy, sight, natures, *costs, trust_region, key, jnp.array(0), own)
 
     def player(self, env: Environment, deterministic: bool = False) -> Player:
         """Return the current policy in a simulator."""
@@ -180,14 +185,16 @@ def measure(
     """Return the metrics of the current policy, under each signal's kernel and the nominal one."""
     found = nominal = samples.estimates
     episodes = plan.episodes(env, plan.settings.evaluation_share)
+    steps = samples.batches.alive.sum()
     if plan.robust:
         learner, own = learner.split_key()
         batch = rollout(learner.player(env), Nominal.create(env), own, episodes)
         nominal = _estimates(plan, learner, jax.tree.map(lambda leaf: leaf[None], batch))
-    learner, likely = _likely_costs(plan, env, learner, episodes)
+        steps += batch.alive.sum()
+    learner, likely, likely_steps = _likely_costs(plan, env, learner, episodes)
     gap = likely + found.value[1:] - learner.likely_excess
-    excess = learner.likely_excess + _LIKELY_WEIGHT * gap
-    return dataclasses.replace(learner, likely_excess=excess), {
+    likely_excess = learner.likely_excess + _LIKELY_WEIGHT * gap
+    return dataclasses.replace(learner, likely_excess=likely_excess), {
         "reward": found.value[0],
         "reward_error": found.error[0],
         "costs": -found.value[1:],
@@ -196,19 +203,20 @@ def measure(
         "nominal_reward": nominal.value[0],
         "nominal_costs": -nominal.value[1:],
         "inner_limits": learner.limits - learner.tightening,
+        "steps": steps + likely_steps,
         "bad_step": jax.vmap(Batch.first_bad_step)(samples.batches).max(),
     }
 
 
 def _likely_costs(
     plan: Plan, env: Environment, learner: Learner, episodes: int
-) -> tuple[Learner, Float[Array, " costs"]]:
-    """Return the costs of the most likely actions, each under its own kernel."""
+) -> tuple[Learner, Float[Array, " costs"], Int[Array, ""]]:
+    """Return the costs of the most likely actions, each under its own kernel, and the steps taken."""
     learner, own = learner.split_key()
     player = learner.player(env, deterministic=True)
     costs = len(plan.discounts) - 1
     if costs == 0:
-        return learner, jnp.zeros(0)
+        return learner, jnp.zeros(0), jnp.array(0)
     distinct = costs if plan.robust else 1
 
     def one(nature: Nature, signal: Signal, key: Array) -> Batch:
@@ -224,7 +232,7 @@ def _likely_costs(
         natures.critic,
         signals,
     )
-    return learner, -found
+    return learner, -found, batches.alive.sum()
 
 
 def needed(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
@@ -239,7 +247,11 @@ def _measured_costs(plan: Plan, learner: Learner, samples: Samples) -> Float[Arr
 
 
 def learn(
-    plan: Plan, learner: Learner, samples: Samples, policy: Policy, recovered: Bool[Array, ""]
+    plan: Plan,
+    learner: Learner,
+    samples: Samples,
+    policy: Policy,
+    keep_limits: bool | Bool[Array, ""] = False,
 ) -> Learner:
     """Return the next state: the new policy, fitted critics, moved inner limits, new normalisers.
 
@@ -248,7 +260,8 @@ def learn(
         learner: the state that the samples were drawn from.
         samples: the samples of this iteration.
         policy: the new policy.
-        recovered: whether the policy step was a recovery step.
+        keep_limits: whether the inner limits stay: after a recovery step, and for an algorithm whose
+            multipliers follow the limits.
     """
     settings = plan.settings
 
@@ -262,7 +275,7 @@ def learn(
 
     natures = _per_signal(fitted, samples.batches, learner.natures, samples.estimates.targets)
     # During recovery a cost is far from its limit, and the linearisation has no bias to learn from it.
-    tightening = jnp.where(recovered, learner.tightening, _tightened(plan, learner, samples))
+    tightening = jnp.where(keep_limits, learner.tightening, _tightened(plan, learner, samples))
     sight = learner.sight.updated(samples.batches)
     if learner.sight.observations is not None and sight.observations is not None:
         policy = policy.rebased(learner.sight.observations, sight.observations)
@@ -283,13 +296,17 @@ def _tightened(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, "
     `limit_gain` times the distance of the measured cost from (1 − limit_margin)·limit. It stays
     between −limit and limit, and one measurement counts for at most half the limit.
     """
-    settings, limits = plan.settings, learner.limits
-    if settings.limit_gain == 0:
+    if plan.settings.limit_gain == 0:
         return learner.tightening
-    size = jnp.abs(limits)
-    excess = _measured_costs(plan, learner, samples) - (limits - settings.limit_margin * size)
-    excess = jnp.clip(excess, -size / 2, size / 2)
-    return jnp.clip(learner.tightening + settings.limit_gain * excess, 0.0, 2 * size)
+    size = jnp.abs(learner.limits)
+    change = jnp.clip(excess(plan, learner, samples), -size / 2, size / 2)
+    return jnp.clip(learner.tightening + plan.settings.limit_gain * change, 0.0, 2 * size)
+
+
+def excess(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
+    """Return the distance of each measured cost from (1 − limit_margin)·limit."""
+    margin = plan.settings.limit_margin * jnp.abs(learner.limits)
+    return _measured_costs(plan, learner, samples) - (learner.limits - margin)
 
 
 def first_learners(
@@ -325,6 +342,10 @@ def read_learners(folder: Path, env: Environment) -> Learner:
     robust, constrained = description["robust"], description["constrained"]
     env = remembering(env, settings.memory)
     plan = Plan.create(env, settings, robust=robust, constrained=constrained)
+    if description["algorithm"] in SIMULATOR_ALGORITHMS:
+        algorithm = SIMULATOR_ALGORITHMS[description["algorithm"]]
+        own = algorithm.read_settings(description.get("algorithm_settings"))
+        plan = dataclasses.replace(plan, algorithm_settings=own, first_state=algorithm.first_state)
     limits, seeds = cost_limits(env, settings), description["seeds"]
     shapes = eqx.filter_eval_shape(first_learners, plan, env, settings, limits, seeds)
     return checkpoint.load_learners(folder, description, shapes)[0]

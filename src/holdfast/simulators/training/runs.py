@@ -30,7 +30,7 @@ FORMAT = "holdfast-run-1"
 # Entries that may differ between two calls for the same run: more iterations continue it.
 _FREE = ("settings.iterations", "made_with")
 # Values of entries that runs of version 0.1.0 do not have.
-_OLDER = {"settings.weighting": "discounted"}
+_OLDER = {"settings.weighting": "discounted", "settings.initial_std": 1.0}
 
 
 def read_description(folder: Path) -> dict[str, Any] | None:

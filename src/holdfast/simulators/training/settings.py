@@ -24,7 +24,11 @@ _CHOICES = {
 # Fields of type float by the numbers that they accept.
 _RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
     ("learning_rate clip damping", "a number over 0", lambda x: 0 < x < math.inf),
-    ("critic_learning_rate trust_region", "a number over 0", lambda x: 0 < x < math.inf),
+    (
+        "critic_learning_rate trust_region initial_std",
+        "a number over 0",
+        lambda x: 0 < x < math.inf,
+    ),
     ("fisher_share line_search_decay", "a number in (0, 1]", lambda x: 0 < x <= 1),
     ("evaluation_share", "a number in (0, 1]", lambda x: 0 < x <= 1),
     ("reward_gae cost_gae", "a number in [0, 1]", lambda x: 0 <= x <= 1),
@@ -105,6 +109,7 @@ class StaticSettings:
     discount: float | None = None
     hidden: tuple[int, ...] = (64, 32)
     memory: int = 0
+    initial_std: float = 1.0
     reward_gae: float = 0.95
     cost_gae: float = 0.95
     cg_steps: int = 10
@@ -154,6 +159,8 @@ class Settings(StaticSettings):
         memory: number of past observations, with the actions taken there, that the policy sees beside
             the current one. A policy with a memory can identify quantities that it does not observe,
             such as a mass that is drawn once an episode.
+        initial_std: initial standard deviation of vector actions, in units in which the action space
+            is [−1, 1].
         reward_gae: λ of the reward's generalised advantages.
         cost_gae: λ of the costs' generalised advantages.
         cg_steps: conjugate gradient steps.
@@ -296,6 +303,8 @@ class Plan:
         constrained: whether the limits are enforced.
         devices: number of devices over which the episodes of a batch are divided.
         algorithm_settings: settings record of the algorithm, or None if it has none.
+        first_state: function of the plan and the initial policy that returns the algorithm's own
+            state, or None if it has none.
     """
 
     settings: StaticSettings
@@ -304,6 +313,7 @@ class Plan:
     constrained: bool
     devices: int = 1
     algorithm_settings: Any = None
+    first_state: Callable[..., Any] | None = None
 
     @classmethod
     def create(cls, env: Environment, settings: Settings, **fields: Any) -> Self:

@@ -32,7 +32,7 @@ def event_log(
     def write(rows: Iterable[Row]) -> None:
         try:
             for row in rows if writers else ():
-                for tag, value in _scalars(row, description):
+                for tag, value in scalars(row, description):
                     writers[row["seed"]].add_scalar(tag, float(value), row["iteration"])
             for writer in writers.values():
                 writer.flush()
@@ -68,7 +68,8 @@ def _writers(folder: Path, seeds: Iterable[int]) -> dict[int, Any]:
         return {}
 
 
-def _scalars(row: Row, description: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def scalars(row: Row, description: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a row with their names in a log."""
     where = "worst_case" if description["robust"] else "nominal"
     yield f"{where}/reward", row["reward"]
     for i, (name, limit) in enumerate(limits_of(description)):
@@ -83,6 +84,8 @@ def _scalars(row: Row, description: Mapping[str, Any]) -> Iterator[tuple[str, fl
             yield f"nominal/{name}", row["nominal_costs"][i]
     if description["robust"]:
         yield "nominal/reward", row["nominal_reward"]
-    for name in ("kl", "accepted", "backtracks", "recovered"):
+    for i, value in enumerate(row.get("multipliers", ())):
+        yield f"multiplier/{description['costs'][i].replace(' ', '_')}", value
+    for name in ("kl", "accepted", "backtracks", "recovered", "passes"):
         if name in row:
             yield f"update/{name}", row[name]

@@ -1,0 +1,90 @@
+"""PPO- and TRPO-Lagrangian where the constrained optimum is known: a linear program on a table."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.special
+
+import holdfast as hf
+from holdfast.simulators.algorithms.ppo_lag import PPOLag
+from holdfast.simulators.algorithms.trpo_lag import TRPOLag
+
+STATES, LIMIT = 4, 1.0
+OWN = {
+    "ppo-lag": PPOLag(learning_rate=0.003, minibatches=8, multiplier=1.0),
+    "trpo-lag": TRPOLag(multiplier=1.0),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A table on which the better action of every state costs more, by another ratio in each."""
+    rng = np.random.default_rng(3)
+    reward, cost = np.zeros((2, STATES, 2))
+    reward[:, 1], cost[:, 1] = [1.0, 0.8, 0.6, 0.4], [0.2, 0.5, 0.8, 1.0]
+    return hf.RobustCMDP(
+        transitions=rng.dirichlet(np.ones(STATES), (STATES, 2)),
+        reward=reward,
+        constraints=[hf.at_most(cost, LIMIT)],
+        initial=np.full(STATES, 1 / STATES),
+        discount=0.7,
+        uncertainty=hf.KL(0.0),
+    )
+
+
+@pytest.mark.parametrize("algorithm", OWN)
+def test_it_passes_near_the_constrained_optimum(algorithm, model):
+    """Multipliers swing about their best values, and the cost about its limit; see the docstrings."""
+    best = hf.solve(model, "lp").evaluation.reward.nominal
+    free = hf.solve(model, "rvi").evaluation
+    assert free.constraints[0].nominal > 1.5 * LIMIT
+    assert free.reward.nominal > 1.1 * best
+    policies = []
+
+    def keep(rows, agents):
+        if rows[-1]["iteration"] >= 30:
+            logits = np.asarray(agents[0].policy.network(np.eye(STATES, dtype=np.float32)))
+            policies.append(scipy.special.softmax(logits.astype(float), axis=-1))
+
+    hf.train(
+        hf.environments.TableSimulator(model, name="four", horizon=20),
+        algorithm,
+        limit_on="discounted",
+        iterations=100,
+        batch_size=2_000,
+        trust_region=0.001,
+        critic_learning_rate=0.02,
+        limit_margin=0.0,
+        limit_confidence=0.0,
+        algorithm_settings=OWN[algorithm],
+        callback=keep,
+    )
+    found = [hf.evaluate(model, policy) for policy in policies]
+    costs = np.array([each.constraints[0].nominal for each in found])
+    rewards = np.array([each.reward.nominal for each in found])
+    assert costs.min() < LIMIT < costs.max()
+    assert 0.95 * best <= rewards[costs <= LIMIT].max() <= best * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("algorithm", OWN)
+def test_with_a_radius_every_signal_has_its_own_adversary(algorithm, chain, tiny, tmp_path):
+    rows = {}
+    for radius in (0.0, 0.2):
+        rows[radius] = []
+        hf.train(
+            chain,
+            algorithm,
+            radius=radius,
+            iterations=1,
+            out=tmp_path / str(radius),
+            callback=rows[radius].extend,
+            **tiny,
+        )
+        description = json.loads((tmp_path / str(radius) / "run.json").read_text())
+        assert description["robust"] is (radius > 0)
+    # 300 steps under each of two kernels, and 60 under the nominal one.
+    assert [rows[radius][0]["steps"] for radius in rows] == [300, 660]
+    assert rows[0.0][0]["reward"] == rows[0.0][0]["nominal_reward"]
+    assert rows[0.2][0]["reward"] != rows[0.2][0]["nominal_reward"]
+    assert len(rows[0.2][0]["multipliers"]) == 1
