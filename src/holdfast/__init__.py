@@ -20,7 +20,7 @@ _PUBLIC = {
     "holdfast.gym.disturb": "disturb",
     "holdfast.gym.from_gymnasium": "from_gymnasium",
     "holdfast.gym.costs": "Transition speed_limit",
-    "holdfast.model": "Constraint Kernel RobustCMDP at_least at_most",
+    "holdfast.model": "Constraint Kernel RobustCMDP at_least at_most reach",
     "holdfast.simulators.certificates.stress_result": "Stress",
     "holdfast.simulators.environment": "TrainingError",
     "holdfast.simulators.policy.agent": "Agent",
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from holdfast.model import RobustCMDP as RobustCMDP
     from holdfast.model import at_least as at_least
     from holdfast.model import at_most as at_most
+    from holdfast.model import reach as reach
     from holdfast.simulators.certificates.stress_result import Stress as Stress
     from holdfast.simulators.environment import TrainingError as TrainingError
     from holdfast.simulators.policy.agent import Agent as Agent

@@ -12,15 +12,15 @@ from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import check_choice, check_number, check_whole_number
 from holdfast._support.precision import float64
-from holdfast.model import RobustCMDP, check_policy
-from holdfast.model.checks import normalised
+from holdfast.model import RobustCMDP, policy_of
+from holdfast.model.policies import random_policy, uniform_policy
 from holdfast.model.table import TableLayout, layout_of
 from holdfast.registry import ALGORITHMS, Algorithm
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
 from holdfast.tabular.certify import Certificate, attainable_values, check_nodes
 from holdfast.tabular.certify import certify as prove
 from holdfast.tabular.evaluate import Evaluation, evaluate, layout_features
-from holdfast.tabular.evaluation.optimum import robust_optimum
+from holdfast.tabular.evaluation.optimum import best_of
 from holdfast.tabular.evaluation.worst_case import WorstCase, check_method, worst_case_method
 from holdfast.tabular.run import Iterate, Run, SolveOptions
 
@@ -44,8 +44,9 @@ class Solution:
     """The result of `solve`.
 
     Attributes:
-        policy: the last iterate, (S, A); crpo, epirc-pgs and rnpg end their history with the iterate
-            that their papers return. With `certify=True`, the best feasible iterate, if there is one.
+        policy: the last iterate, (S, A), or (H, S, A) with a horizon; crpo, epirc-pgs and rnpg end
+            their history with the iterate that their papers return. With `certify=True`, the best
+            feasible iterate, if there is one.
         evaluation: values of that policy, evaluated afresh.
         status: "feasible" if that evaluation proves it; "infeasible" if it is proved that no policy is
             feasible; "not-found" if neither is known.
@@ -69,7 +70,7 @@ class Solution:
         utility ≥ 2.5: worst case 1.26631, nominal 2.5, margin -1.23369
     """
 
-    policy: Float[np.ndarray, "S A"]
+    policy: Float[np.ndarray, "*H S A"]
     evaluation: Evaluation
     status: Status
     history: dict[str, np.ndarray]
@@ -118,7 +119,8 @@ def solve(
             paper's plain update.
         worst_case: how to find worst-case kernels: "dual", "projected-gradient" or "tilted", or one of
             `Dual`, `ProjectedGradient` and `Tilted` with settings.
-        initial_policy: probabilities (S, A) or action indices (S,). Zeros would never change under
+        initial_policy: probabilities (S, A) or action indices (S,), with a horizon also (H, S, A) or
+            (H, S). Zeros would never change under
             multiplicative steps, so that 1e-6 of the uniform policy is mixed into a policy with zeros.
         seed: seed of the initial policy, with Dirichlet(1) rows, if none is given.
         settings: hyper-parameters of rpd, rcpg, r3c, cup, crpo, epirc-pgs or rnpg: a mapping, or the
@@ -167,6 +169,8 @@ def solve(
         raise ValueError(f"nodes: regions are for a certificate, add certify=True; got {nodes}")
     if certify:
         check_nodes(model, nodes)
+    if bounds and (model.horizon is not None or layout.table.boundaries is not None):
+        raise ValueError("bounds: they are for models without a horizon and without reach rules")
     if bounds and layout.table.is_large:
         raise ValueError(
             f"bounds: 2S robust evaluations an iteration are too many for {model.states} states"
@@ -247,23 +251,24 @@ def _best_of(
 def _corners(layout: TableLayout) -> list[Array]:
     """Return the best policies of the reward, each constraint and the Lagrangian, slightly mixed."""
     table, actions = layout.table, layout.model.actions
-    policies = [robust_optimum(table, signal).policy for signal in table.signals]
+    policies = [best_of(table, i).policy for i in range(len(table.signals))]
     policies.append(lagrangian_bound(table, actions).optimum.policy)
     return [_mixed(layout, layout.unpad_policy(p)) for p in policies]
 
 
-def _mixed(layout: TableLayout, policy: Float[np.ndarray, "S A"]) -> Array:
+def _mixed(layout: TableLayout, policy: Float[np.ndarray, "*H S A"]) -> Array:
     """Return a policy slightly mixed with the uniform one, in the table's shape."""
-    return layout.pad_policy((1 - _CORNER_SHARE) * policy + _CORNER_SHARE / layout.model.actions)
+    uniform = uniform_policy(layout.model)
+    return layout.pad_policy((1 - _CORNER_SHARE) * policy + _CORNER_SHARE * uniform)
 
 
 def _initial_policy(
     model: RobustCMDP, initial_policy: ArrayLike | None, seed: int
-) -> Float[np.ndarray, "S A"]:
+) -> Float[np.ndarray, "*H S A"]:
     if initial_policy is None:
-        rng = np.random.default_rng(seed)
-        return normalised(rng.dirichlet(np.ones(model.actions), size=model.states))
-    policy = check_policy("initial_policy", initial_policy, model.states, model.actions)
-    if (policy > 0).all():
+        return random_policy(model, seed)
+    policy = policy_of("initial_policy", initial_policy, model)
+    uniform = uniform_policy(model)
+    if ((policy > 0) == (uniform > 0)).all():
         return policy
-    return (1 - _UNIFORM_SHARE) * policy + _UNIFORM_SHARE / model.actions
+    return (1 - _UNIFORM_SHARE) * policy + _UNIFORM_SHARE * uniform

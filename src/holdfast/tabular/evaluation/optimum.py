@@ -10,14 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from holdfast.model.table import Table
+from holdfast.model.table import Boundaries, Table
+from holdfast.tabular.evaluation.backward import backward_induction, first_of_tied, tasks
+from holdfast.tabular.evaluation.rounding import initial_error, initial_value
 from holdfast.tabular.evaluation.values import PolicyValues, bracketed_actions
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case
 from holdfast.uncertainty.rows import EPS
 
-# Actions whose values differ by less than this, relative to 1 + |best|, are tied: a few hundred rounding
-# errors, as the worst responses are computed to about 1e-13.
-_TIE = 1e-13
 # Limit on the rounds of policy iteration. It ends by itself; the limit is for cycles caused by rounding.
 _MAX_ROUNDS = 1000
 # Brackets wider than this may still widen for a round; narrower ones that do are at the level of
@@ -32,13 +31,14 @@ class Optimum(NamedTuple):
         policy: a policy whose worst-case value is at least `lower`.
         lower: the policy's worst-case value less its error.
         upper: V + max(0, max_s(T̄V − V))/(1−γ), with T̄ built from members of the set.
-        values: values of the policy in the worst case of the signal, without the kernel.
+        values: values of the policy in the worst case of the signal, without the kernel; None for a
+            sum with probabilities, whose policy remembers events.
     """
 
     policy: Float[Array, "S A"]
     lower: float
     upper: float
-    values: PolicyValues
+    values: PolicyValues | None
 
 
 @eqx.filter_jit
@@ -47,17 +47,18 @@ def sweep(
     signal: Float[Array, "S A J"],
     values: Float[Array, " S"],
     multipliers: Float[Array, "S A"],
+    boundaries: Boundaries | None = None,
 ) -> tuple[Float[Array, " S"], Float[Array, "S A"], Float[Array, "S A"]]:
     """Return max_a min_q q·y, the greedy policy and nature's multipliers: one robust value iteration.
 
     The first is an upper bound, with members of the set for q and rounding included.
     """
     own, upper, multipliers = bracketed_actions(table, signal, values, multipliers)
-    best = own.max(-1)
-    # The first of the tied actions, so that the policy does not alternate between them.
-    tied = own >= best[:, None] - _TIE * (1 + jnp.abs(best[:, None]))
-    greedy = jax.nn.one_hot(tied.argmax(-1), multipliers.shape[1])
-    return upper.max(-1), greedy, multipliers
+    greedy = jax.nn.one_hot(first_of_tied(own, own.max(-1)), multipliers.shape[1])
+    swept = upper.max(-1)
+    if boundaries is not None:
+        swept = jnp.where(boundaries.stops[0], boundaries.pays[0], swept)
+    return swept, greedy, multipliers
 
 
 def robust_optimum(
@@ -65,19 +66,24 @@ def robust_optimum(
     signal: Float[Array, "S A J"],
     start: Optimum | Float[Array, "S A"] | None = None,
     tolerance: float = 1e-9,
+    boundaries: Boundaries | None = None,
 ) -> Optimum:
     """Return the largest worst-case value of one signal, to a certified error.
 
     Each round evaluates the greedy policy exactly in the worst case, so that the values only rise, and
-    makes one sweep, whose residual bounds the distance to the optimum.
+    makes one sweep, whose residual bounds the distance to the optimum. With a horizon one backward
+    induction finds the policy and the bound.
 
     Arguments:
         table: the model.
         signal: the signal to maximise.
         start: a policy to start from, or the optimum of a similar signal.
         tolerance: width of the bracket to reach, relative to max(1, largest |V|).
+        boundaries: boundary values of this signal, with a leading axis of one, if it has some.
     """
-    alone = table.with_signals(signal[None])
+    alone = table.with_signals(signal[None], boundaries)
+    if table.horizon is not None:
+        return _by_backward_induction(alone)
     count = table.probabilities.shape[1]
     found: PolicyValues | None = None
     if isinstance(start, Optimum):
@@ -89,7 +95,7 @@ def robust_optimum(
         found = worst_case(alone, policy, Dual(), found, keep_kernel=False)
         values = found.values[0]
         assert found.multipliers is not None
-        swept, greedy, _ = sweep(table, signal, values, found.multipliers[0])
+        swept, greedy, _ = sweep(table, signal, values, found.multipliers[0], boundaries)
         excess = float(jnp.maximum((swept - values).max(), 0.0) / (1 - table.discount))
         excess *= 1 + 8 * EPS  # the last operations are rounded
         error = float(found.error[0])
@@ -104,6 +110,27 @@ def robust_optimum(
     assert found is not None
     value = float(found.value[0])
     lower, upper = value - error, value + excess + error
-    # What is not a number proves nothing.
-    lower, upper = -np.inf if np.isnan(lower) else lower, np.inf if np.isnan(upper) else upper
-    return Optimum(policy, lower, upper, found)
+    return Optimum(policy, *_numbers(lower, upper), found)
+
+
+def best_of(table: Table, index: int) -> Optimum:
+    """Return the largest worst-case value of one of the signals of a table."""
+    alone = table.only(index)
+    return robust_optimum(table, table.signals[index], boundaries=alone.boundaries)
+
+
+def _by_backward_induction(alone: Table) -> Optimum:
+    """Return the optimum of a table with a horizon and one signal."""
+    task = jax.tree.map(lambda leaf: leaf[0], tasks(alone))
+    guess = jnp.zeros((alone.rows, alone.probabilities.shape[-2]))
+    induction = backward_induction(alone, task, guess)
+    found = worst_case(alone, induction.policy, Dual(), keep_kernel=False)
+    value, error = float(found.value[0]), float(found.error[0])
+    first, missing = induction.values[0], (alone.initial * induction.errors[0]).sum()
+    upper = float(initial_value(alone, first)) + float(initial_error(alone, first, missing))
+    return Optimum(induction.policy, *_numbers(value - error, upper), found)
+
+
+def _numbers(lower: float, upper: float) -> tuple[float, float]:
+    """Return a bracket without NaN, which proves nothing."""
+    return -np.inf if np.isnan(lower) else lower, np.inf if np.isnan(upper) else upper

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from holdfast.model.table import Table
+from holdfast.model.table import Boundaries, Table
 from holdfast.tabular.evaluation.values import (
     PolicyValues,
     certified_values,
@@ -80,7 +80,7 @@ def by_projected_gradient(
         y = y - y.min(-1, keepdims=True)
         gradient = y / jnp.maximum(y.max(), jnp.finfo(y.dtype).tiny)
         if not method.scaled:
-            visits = found.occupancy[:, None] * policy / (1 - table.discount)
+            visits = found.occupancy[:, None] * policy / table.step_share
             gradient = visits[..., None] * gradient
         assert found.kernel is not None
         if method.geometry == "euclidean":
@@ -90,12 +90,12 @@ def by_projected_gradient(
         drift = jnp.log(floored / jnp.where(p > 0, p, 1.0))
         return uncertainty.tilt(p, drift - length * gradient)  # type: ignore[attr-defined]
 
-    def evaluate_signal(signal: Array) -> PolicyValues:
+    def evaluate_signal(signal: Array, boundary: Boundaries | None) -> PolicyValues:
         def body(state: tuple[PolicyValues, Array, Array]) -> tuple[PolicyValues, Array, Array]:
             found, length, count = state
             kernel = step(found, signal, length)
             assert found.multipliers is not None
-            moved = certified_values(table, signal, policy, kernel, found.multipliers)
+            moved = certified_values(table, signal, boundary, policy, kernel, found.multipliers)
             return moved, jnp.minimum(length * method.growth, _LONGEST_STEP), count + 1
 
         def unfinished(state: tuple[PolicyValues, Array, Array]) -> Array:
@@ -103,7 +103,7 @@ def by_projected_gradient(
             accepted = method.tolerance * jnp.maximum(1.0, jnp.abs(found.values).max())
             return (found.error > accepted) & (count < method.max_iterations)
 
-        nominal = certified_values(table, signal, policy, p, jnp.zeros_like(policy))
+        nominal = certified_values(table, signal, boundary, policy, p, jnp.zeros_like(policy))
         start = (nominal, jnp.asarray(method.step_size, p.dtype), jnp.array(0))
         return lax.while_loop(unfinished, body, start)[0]
 

@@ -6,6 +6,7 @@ V and the occupancy are found by sweeps over the lists (`iterative`). The certif
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from holdfast.model.table import Table
+from holdfast.model.table import Boundaries, Table
 from holdfast.tabular.evaluation.iterative import fixed_point
 from holdfast.tabular.evaluation.rounding import certified_error, initial_value
 from holdfast.tabular.evaluation.values import (
@@ -22,6 +23,8 @@ from holdfast.tabular.evaluation.values import (
     collect,
     mean_signal,
     next_values,
+    paid,
+    until,
     worst_response,
 )
 
@@ -48,12 +51,14 @@ def values_under(
     """Return the values of a policy with each signal under its own given kernel."""
     found: list[PolicyValues] = []
     for i, (signal, kernel) in enumerate(zip(table.signals, kernels, strict=True)):
+        boundary = _boundary(table, i)
         # Signals that share a kernel share its occupancy.
-        if i == 0 or kernel is not kernels[i - 1]:
+        if i == 0 or boundary is not None or kernel is not kernels[i - 1]:
             first = table.initial if start is None else start.occupancy[i]
-            visits = _occupancy(table, _chain(table, policy, kernel), first)
+            flow = _chain(table, until(boundary, policy), kernel)
+            visits = _occupancy(table, flow, first, boundary)
         guess = jnp.zeros(table.states) if start is None else start.values[i]
-        found.append(_under(table, signal, policy, kernel, guess, visits))
+        found.append(_under(table, signal, boundary, policy, kernel, guess, visits))
     return _stack(found)
 
 
@@ -68,12 +73,24 @@ def by_policy_iteration(
 ) -> PolicyValues:
     """Return the worst case of every signal by nature's policy iteration, as `worst_case` does."""
     starts = zip(table.signals, values, multipliers, visits, strict=True)
-    return _stack([_worst(table, policy, *start, tolerance, max_rounds) for start in starts])
+    found = [
+        _worst(table, policy, _boundary(table, i), *start, tolerance, max_rounds)
+        for i, start in enumerate(starts)
+    ]
+    return _stack(found)
+
+
+def _boundary(table: Table, index: int) -> Boundaries | None:
+    """Return the boundary values of one signal, or None if it has none."""
+    if table.boundaries is None or not table.boundaries.stops[index].any():
+        return None
+    return jax.tree.map(lambda leaf: leaf[index], table.boundaries)
 
 
 def _worst(
     table: Table,
     policy: Array,
+    boundary: Boundaries | None,
     signal: Array,
     source: Array,
     guess: Array,
@@ -81,10 +98,10 @@ def _worst(
     tolerance: float,
     max_rounds: int,
 ) -> PolicyValues:
-    response = _respond(table, signal, policy, source, guess)
+    response = _respond(table, signal, policy, source, guess, boundary)
     for _ in range(max_rounds):
         values = _values(table, response.chain, response.reward, source, tolerance, _INEXACT)
-        following = _respond(table, signal, policy, values, response.multipliers)
+        following = _respond(table, signal, policy, values, response.multipliers, boundary)
         swept = response.reward + table.discount * _next_values(table, response.chain, values)
         error = _error(table, values, swept - values, values - following.lower)
         size = float(jnp.abs(values).max())
@@ -95,8 +112,8 @@ def _worst(
     return PolicyValues(
         value=_initial_value(table, values),
         values=values,
-        advantages=following.action_values - values[:, None],
-        occupancy=_occupancy(table, response.chain, visits),
+        advantages=until(boundary, following.action_values - values[:, None]),
+        occupancy=_occupancy(table, response.chain, visits, boundary),
         error=error,
         multipliers=following.multipliers,
     )
@@ -118,12 +135,20 @@ def _error(
 
 @eqx.filter_jit
 def _under(
-    table: Table, signal: Array, policy: Array, kernel: Array, start: Array, visits: Array
+    table: Table,
+    signal: Array,
+    boundary: Boundaries | None,
+    policy: Array,
+    kernel: Array,
+    start: Array,
+    visits: Array,
 ) -> PolicyValues:
+    policy = until(boundary, policy)
     flow = chain(table, policy, kernel)
-    reward = mean_signal(signal, policy, kernel)
+    reward = paid(boundary, mean_signal(signal, policy, kernel))
     values = _values(table, flow, reward, start, TOLERANCE, 0.0)
-    return collect(table, signal, kernel, flow, reward, values, visits)
+    found = collect(table, signal, kernel, flow, reward, values, visits)
+    return dataclasses.replace(found, advantages=until(boundary, found.advantages))
 
 
 @eqx.filter_jit
@@ -156,7 +181,10 @@ def _values(
 
 @eqx.filter_jit
 def _occupancy(
-    table: Table, flow: Float[Array, "S A K"], start: Float[Array, " S"]
+    table: Table,
+    flow: Float[Array, "S A K"],
+    start: Float[Array, " S"],
+    boundary: Boundaries | None,
 ) -> Float[Array, " S"]:
     """Return d = (1−γ)(I − γP_πᵀ)⁻¹ρ."""
 
@@ -176,7 +204,8 @@ def _occupancy(
         target=lambda _: enough,
     ).x
     found = jnp.maximum(found, 0.0)
-    return found / found.sum()
+    # A chain that stops somewhere has less than one in all.
+    return found / found.sum() if boundary is None else boundary.outside(found)
 
 
 def _stack(found: list[PolicyValues]) -> PolicyValues:

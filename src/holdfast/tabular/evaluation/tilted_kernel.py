@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from holdfast.model.table import Table
+from holdfast.model.table import Boundaries, Table
 from holdfast.tabular.evaluation.values import (
     PolicyValues,
     certified_values,
@@ -77,7 +77,7 @@ def by_tilting(
     """Return the worst case of every signal within the family (11), by the descent of (22) and (24)."""
     p, uncertainty = table.probabilities, table.uncertainty
 
-    def evaluate_signal(signal: Array) -> PolicyValues:
+    def evaluate_signal(signal: Array, boundary: Boundaries | None) -> PolicyValues:
         phi = _features(table, signal, features)
 
         def kernel(eta: Array) -> Array:
@@ -103,7 +103,9 @@ def by_tilting(
             eta, found, share, count = state
             proposal = eta + share * (natural_gradient(found) - eta)
             assert found.multipliers is not None
-            moved = certified_values(table, signal, policy, kernel(proposal), found.multipliers)
+            moved = certified_values(
+                table, signal, boundary, policy, kernel(proposal), found.multipliers
+            )
             better = moved.value <= found.value
             eta, found = jax.tree.map(
                 lambda new, old: jnp.where(better, new, old), (proposal, moved), (eta, found)
@@ -116,7 +118,7 @@ def by_tilting(
             accepted = tolerance * jnp.maximum(1.0, jnp.abs(found.values).max())
             return (found.error > accepted) & (share > _SHORTEST_STEP) & (count < max_iterations)
 
-        nominal = certified_values(table, signal, policy, p, jnp.zeros_like(policy))
+        nominal = certified_values(table, signal, boundary, policy, p, jnp.zeros_like(policy))
         start = (jnp.zeros(phi.shape[-1]), nominal, jnp.array(1.0), jnp.array(0))
         return lax.while_loop(unfinished, body, start)[1]
 

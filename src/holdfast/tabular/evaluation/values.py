@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from holdfast.model.table import Table
+from holdfast.model.table import Boundaries, Table
 from holdfast.tabular.evaluation.rounding import (
     PER_STATE,
     ROUND_UP,
@@ -172,11 +172,11 @@ def occupancy(table: Table, factors: Factors) -> Float[Array, " S"]:
 
 
 def per_signal(function: Callable[..., T], table: Table, *arguments: Array) -> T:
-    """Apply a function of (signal, …) to every signal, one after the other.
+    """Apply a function of (signal, boundary, …) to every signal, one after the other.
 
     A batched triangular solve is much slower on a CPU than a loop over single ones.
     """
-    return lax.map(lambda each: function(*each), (table.signals, *arguments))
+    return lax.map(lambda each: function(*each), (table.signals, table.boundaries, *arguments))
 
 
 @eqx.filter_jit
@@ -184,21 +184,29 @@ def policy_values_under(
     table: Table, policy: Float[Array, "S A"], kernels: Float[Array, "n S A K"]
 ) -> PolicyValues:
     """Return the values of a policy with each signal under its own given kernel."""
-    return per_signal(lambda signal, p: signal_values(table, signal, policy, p), table, kernels)
+    return per_signal(
+        lambda signal, boundary, p: signal_values(table, signal, boundary, policy, p),
+        table,
+        kernels,
+    )
 
 
 def signal_values(
     table: Table,
     signal: Float[Array, "S A J"],
+    boundary: Boundaries | None,
     policy: Float[Array, "S A"],
     kernel: Float[Array, "S A K"],
 ) -> PolicyValues:
     """Return the values of one signal under a given kernel."""
+    policy = until(boundary, policy)
     flow = chain(table, policy, kernel)
-    reward = mean_signal(signal, policy, kernel)
+    reward = paid(boundary, mean_signal(signal, policy, kernel))
     factors = factorise(table, flow)
     values = state_values(factors, reward)
-    return collect(table, signal, kernel, flow, reward, values, occupancy(table, factors))
+    visits = until(boundary, occupancy(table, factors))
+    found = collect(table, signal, kernel, flow, reward, values, visits)
+    return dataclasses.replace(found, advantages=until(boundary, found.advantages))
 
 
 def collect(
@@ -220,7 +228,7 @@ def collect(
         values=values,
         advantages=advantages(table, signal, kernel, values),
         occupancy=visits,
-        error=residual / (1 - table.discount) + rounding(table, signal, values),
+        error=residual / table.step_share + rounding(table, signal, values),
     )
 
 
@@ -230,6 +238,7 @@ def worst_response(
     policy: Float[Array, "S A"],
     values: Float[Array, " S"],
     multipliers: Float[Array, "S A"],
+    boundary: Boundaries | None = None,
     *,
     keep_kernel: bool = False,
 ) -> WorstResponse:
@@ -241,6 +250,7 @@ def worst_response(
         policy: π, (S, A).
         values: V, (S,).
         multipliers: dual variables from which the search starts, (S, A).
+        boundary: boundary values of the signal, if it has some.
         keep_kernel: whether to return the response itself, (S, A, K).
     """
 
@@ -260,21 +270,37 @@ def worst_response(
             kernel=response.kernel if keep_kernel else None,
         )
 
-    return _by_blocks(respond, table, signal, values, policy, multipliers)
+    found = by_blocks(respond, table, signal, values, until(boundary, policy), multipliers)
+    reward, lower = paid(boundary, found.reward), paid(boundary, found.lower)
+    return found._replace(reward=reward, lower=lower)
+
+
+def until(boundary: Boundaries | None, array: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return a policy, occupancies or advantages with zeros in the states where a signal stops.
+
+    A policy without actions there makes the value the boundary value alone.
+    """
+    return array if boundary is None else boundary.outside(array)
+
+
+def paid(boundary: Boundaries | None, values: Float[Array, " S"]) -> Float[Array, " S"]:
+    """Return values with the boundary values added, which are zero elsewhere."""
+    return values if boundary is None else values + boundary.pays
 
 
 def certified_values(
     table: Table,
     signal: Float[Array, "S A J"],
+    boundary: Boundaries | None,
     policy: Float[Array, "S A"],
     kernel: Float[Array, "S A K"],
     multipliers: Float[Array, "S A"],
 ) -> PolicyValues:
     """Return one signal's values under a member of the set, and bound their excess over the minimum."""
-    found = signal_values(table, signal, policy, kernel)
-    response = worst_response(table, signal, policy, found.values, multipliers)
+    found = signal_values(table, signal, boundary, policy, kernel)
+    response = worst_response(table, signal, policy, found.values, multipliers, boundary)
     below = jnp.maximum((found.values - response.lower).max(), 0.0)
-    error = found.error + below / (1 - table.discount) * ROUND_UP
+    error = found.error + below / table.step_share * ROUND_UP
     return dataclasses.replace(
         found,
         error=jnp.where(error >= 0, error, jnp.inf),
@@ -286,6 +312,7 @@ def certified_values(
 def bracketed_response(
     table: Table,
     signal: Float[Array, "S A J"],
+    boundary: Boundaries | None,
     policy: Float[Array, "S A"],
     values: Float[Array, " S"],
     multipliers: Float[Array, "S A"],
@@ -298,7 +325,8 @@ def bracketed_response(
         rounded = state_rounding(pi, size, p.shape[-1]) * ROUND_UP
         return (pi * upper).sum(-1) + rounded, (pi * lower).sum(-1) - rounded
 
-    return _by_blocks(respond, table, signal, values, policy, multipliers)
+    found = by_blocks(respond, table, signal, values, until(boundary, policy), multipliers)
+    return paid(boundary, found[0]), paid(boundary, found[1])
 
 
 def bracketed_actions(
@@ -316,10 +344,10 @@ def bracketed_actions(
         upper = upper + (PER_STATE * EPS * size + underflow)
         return response.value, upper, response.multiplier
 
-    return _by_blocks(respond, table, signal, values, multipliers, multipliers)
+    return by_blocks(respond, table, signal, values, multipliers, multipliers)
 
 
-def _by_blocks(
+def by_blocks(
     respond: Callable[..., Any],
     table: Table,
     signal: Array,

@@ -24,8 +24,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from holdfast.model.table import DENSE_STATES, Table
-from holdfast.tabular.evaluation import sparse
+from holdfast.model.table import DENSE_STATES, Boundaries, Table
+from holdfast.tabular.evaluation import backward, sparse
 from holdfast.tabular.evaluation.projected_gradient import (
     ProjectedGradient,
     by_projected_gradient,
@@ -48,6 +48,7 @@ from holdfast.tabular.evaluation.values import (
     per_signal,
     policy_values_under,
     state_values,
+    until,
     worst_response,
 )
 from holdfast.uncertainty import KL
@@ -55,6 +56,8 @@ from holdfast.uncertainty import KL
 # Relative error that `Dual` reaches by dense factors. Rounds also end when the remaining error is below
 # the allowance for rounding, some 1e-14/(1−γ), or when the values stop changing.
 _TOLERANCE = 1e-11
+# Kernels of a horizon are stored up to this many entries: 2²⁵ doubles are 256 MiB.
+_MAX_KEPT = 1 << 25
 # Largest array of features for `Tilted`: 2²⁶ doubles are 512 MiB.
 _MAX_FEATURE_ENTRIES = 1 << 26
 
@@ -110,6 +113,8 @@ def worst_case_method(worst_case: str | WorstCase) -> WorstCase:
 
 def check_method(method: WorstCase, table: Table) -> None:
     """Raise a ValueError if a method does not support the model."""
+    if table.horizon is not None and not isinstance(method, Dual):
+        raise ValueError("worst_case: with a horizon there is only 'dual', one exact backward pass")
     if table.is_large and not isinstance(method, Dual):
         raise ValueError(f"worst_case: only 'dual' supports lists of over {DENSE_STATES} states")
     is_kl = isinstance(table.uncertainty, KL)
@@ -156,6 +161,8 @@ def values_under(
         kernels: one kernel for each signal, n of shape (S, A, K).
         start: values of a similar policy. Large models start their sweeps from it.
     """
+    if table.horizon is not None:
+        return backward.values_under(table, policy, jnp.stack([*kernels]))
     if table.is_large:
         return sparse.values_under(table, policy, kernels, start)
     return policy_values_under(table, policy, jnp.asarray(kernels))
@@ -181,8 +188,13 @@ def worst_case(
             the result.
         keep_kernel: whether to store the kernels. Large models never store them.
     """
-    count, states, actions, _ = table.signals.shape
-    values, multipliers = jnp.zeros((count, states)), jnp.zeros((count, states, actions))
+    count, actions = len(table.signals), policy.shape[-1]
+    multipliers = jnp.zeros((count, table.rows, actions))
+    if table.horizon is not None:
+        guess = multipliers if start is None or start.multipliers is None else start.multipliers
+        keep_kernel &= count * table.rows * actions * table.probabilities.shape[-1] <= _MAX_KEPT
+        return backward.worst_values(table, policy, guess, keep_kernel=keep_kernel)
+    values = jnp.zeros((count, table.states))
     visits = jnp.broadcast_to(table.initial, values.shape)
     if start is not None:
         values, visits = start.values, start.occupancy
@@ -242,13 +254,21 @@ def by_policy_iteration(
 
     reached = reached_states(table, policy)
 
-    def evaluate_signal(signal: Array, values: Array, multipliers: Array) -> PolicyValues:
+    def evaluate_signal(
+        signal: Array, boundary: Boundaries | None, values: Array, multipliers: Array
+    ) -> PolicyValues:
         # Rounding in the linear solve would leave traces where the values are exactly zero.
-        zero_here = reached & is_silent(table, signal, policy, reached)
+        zero_here = reached & is_silent(table, signal, boundary, policy, reached)
 
         def body(last: _Round) -> _Round:
             response = worst_response(
-                table, signal, policy, last.values, last.multipliers, keep_kernel=keep_kernel
+                table,
+                signal,
+                policy,
+                last.values,
+                last.multipliers,
+                boundary,
+                keep_kernel=keep_kernel,
             )
             size = jnp.where(reached, jnp.abs(last.values), 0.0).max()
             below = last.values - response.lower
@@ -302,8 +322,8 @@ def by_policy_iteration(
         return PolicyValues(
             value=initial_value(table, last.values),
             values=last.values,
-            advantages=last.action_values - last.values[:, None],
-            occupancy=occupancy(table, last.factors),
+            advantages=until(boundary, last.action_values - last.values[:, None]),
+            occupancy=until(boundary, occupancy(table, last.factors)),
             error=last.error,
             kernel=last.kernel,
             multipliers=last.multipliers,
@@ -325,21 +345,25 @@ def worst_kernels(table: Table, worst: PolicyValues) -> Float[Array, "n S A K"]:
         return worst.kernel
     if worst.multipliers is None:
         raise ValueError("values under a given kernel have no worst-case kernel")
+    if table.horizon is not None:
+        return backward.worst_kernels(table, worst.values, worst.multipliers)
     return _responses(table, worst.values, worst.multipliers)
 
 
 def worst_kernel(table: Table, worst: PolicyValues, index: int) -> Float[Array, "S A K"]:
     """Return the worst-case kernel of one signal; see `worst_kernels`."""
-    one = slice(index, index + 1)
-    alone = jax.tree.map(lambda leaf: leaf[one], worst)
-    return worst_kernels(table.with_signals(table.signals[one]), alone)[0]
+    alone = jax.tree.map(lambda leaf: leaf[index : index + 1], worst)
+    return worst_kernels(table.only(index), alone)[0]
 
 
 @eqx.filter_jit
 def _responses(
     table: Table, values: Float[Array, "n S"], multipliers: Float[Array, "n S A"]
 ) -> Float[Array, "n S A K"]:
-    def respond(signal: Array, values: Array, multipliers: Array) -> Array:
+    def respond(
+        signal: Array, boundary: Boundaries | None, values: Array, multipliers: Array
+    ) -> Array:
+        del boundary
         # The response does not depend on the policy.
         response = worst_response(
             table, signal, jnp.zeros_like(multipliers), values, multipliers, keep_kernel=True
@@ -357,12 +381,16 @@ def certified_errors(
     """Return how far each worst-case value may be from the minimum over the set.
 
     The bound rests on one worst response to V, whose membership is checked apart from its search, and
-    not on the search for V.
+    not on the search for V. With a horizon the backward pass has certified V already.
     """
+    if table.horizon is not None:
+        return worst.error
     reached = reached_states(table, policy)
 
-    def bound(signal: Array, values: Array, multipliers: Array) -> Array:
-        upper, lower = bracketed_response(table, signal, policy, values, multipliers)
+    def bound(
+        signal: Array, boundary: Boundaries | None, values: Array, multipliers: Array
+    ) -> Array:
+        upper, lower = bracketed_response(table, signal, boundary, policy, values, multipliers)
         return certified_error(table, reached, values, upper - values, values - lower)
 
     assert worst.multipliers is not None
