@@ -97,7 +97,7 @@ class RobustCMDP:
         if not 0 <= discount <= 1 or (discount == 1 and self.horizon is None):
             interval = "[0, 1)" if self.horizon is None else "[0, 1]"
             hint = "; a sum over a number of steps needs a horizon" if discount == 1 else ""
-            raise ValueError(f"discount: expected a number in {interval}, got {discount:g}{hint}")
+            raise ValueError(f"discount: expected a number in {interval}, got {discount}{hint}")
         put("discount", discount)
         self._check_steps()
         put("allowed", allowed_actions(self.allowed, self))

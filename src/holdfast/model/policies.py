@@ -11,14 +11,16 @@ from holdfast.model.cmdp import RobustCMDP
 from holdfast.model.rules import state_name
 
 
-def policy_of(name: str, policy: ArrayLike, model: RobustCMDP) -> Float[np.ndarray, "*H S A"]:
+def policy_of(
+    model: RobustCMDP, policy: ArrayLike, argument: str = "policy"
+) -> Float[np.ndarray, "*H S A"]:
     """Return a policy of a model as an (S, A) array, or (H, S, A) if the model has a horizon.
 
     Arguments:
-        name: the argument's name, for error messages.
+        model: the model.
         policy: (S, A) probabilities or (S,) action indices. With a horizon also (H, S, A) or (H, S); a
             policy without an axis of steps is used in all of them.
-        model: the model.
+        argument: the argument's name, for error messages.
 
     Raises:
         ValueError: the shape is wrong, a row is not a distribution, or an action does not exist or is
@@ -27,7 +29,7 @@ def policy_of(name: str, policy: ArrayLike, model: RobustCMDP) -> Float[np.ndarr
     Example:
         >>> import holdfast as hf
         >>> model = hf.environments.gambler(goal=4).replace(horizon=3)
-        >>> policy_of("policy", [0, 0, 1, 0, 0], model).shape
+        >>> policy_of(model, [0, 0, 1, 0, 0]).shape
         (3, 5, 2)
     """
     shape = model.states, model.actions
@@ -38,17 +40,17 @@ def policy_of(name: str, policy: ArrayLike, model: RobustCMDP) -> Float[np.ndarr
         by_step |= np.shape(policy) == (steps, model.states) != shape
         if by_step:
             checked = [
-                check_policy(f"{name}[{t}]", p, *shape) for t, p in enumerate(np.asarray(policy))
+                check_policy(f"{argument}[{t}]", p, *shape) for t, p in enumerate(np.asarray(policy))
             ]
-            return _allowed(name, np.stack(checked), model)
+            return _allowed(argument, np.stack(checked), model)
     if steps is not None and np.ndim(policy) == 3:
         raise ValueError(
-            f"{name}: expected shape ({steps}, {shape[0]}, {shape[1]}), got {np.shape(policy)}"
+            f"{argument}: expected shape ({steps}, {shape[0]}, {shape[1]}), got {np.shape(policy)}"
         )
-    rows = check_policy(name, policy, *shape)
+    rows = check_policy(argument, policy, *shape)
     if steps is not None:
         rows = np.broadcast_to(rows, (steps, *rows.shape)).copy()
-    return _allowed(name, rows, model)
+    return _allowed(argument, rows, model)
 
 
 def uniform_policy(model: RobustCMDP) -> Float[np.ndarray, "*H S A"]:

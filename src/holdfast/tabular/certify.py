@@ -251,7 +251,7 @@ def certify(
     check_nodes(model, nodes)
     check_number("target", target)
     check_number("seconds", seconds)
-    policy = policy_of("policy", policy, model)
+    policy = policy_of(model, policy)
     evaluation = evaluate(model, policy)
     layout = layout_of(model)
     accuracy = _ROUGH_ACCURACY if layout.table.is_large else _ACCURACY

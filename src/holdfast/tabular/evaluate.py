@@ -158,7 +158,7 @@ def evaluate(
     layout = layout_of(model)
     method = layout_features(layout, worst_case_method(worst_case))
     check_method(method, layout.table)
-    padded = layout.pad_policy(policy_of("policy", policy, model))
+    padded = layout.pad_policy(policy_of(model, policy))
     nominal = nominal_values(layout.table, padded)
     worst = find_worst_case(layout.table, padded, method, start=nominal)
     return report(layout, padded, nominal, worst)

@@ -267,7 +267,7 @@ def _initial_policy(
 ) -> Float[np.ndarray, "*H S A"]:
     if initial_policy is None:
         return random_policy(model, seed)
-    policy = policy_of("initial_policy", initial_policy, model)
+    policy = policy_of(model, initial_policy, "initial_policy")
     uniform = uniform_policy(model)
     if ((policy > 0) == (uniform > 0)).all():
         return policy

@@ -41,6 +41,9 @@ from holdfast.tabular.evaluation.values import (
 from holdfast.uncertainty import UncertaintySet
 from holdfast.uncertainty.rows import EPS
 
+# Entries of a block of rows. A block's search ends with its slowest row. Values change from step to step,
+# so that some rows start far from their answer, and small blocks keep the others from waiting.
+_BLOCK_ENTRIES = 1 << 11
 # Actions whose values differ by less than this, relative to 1 + |best|, are tied: a few hundred rounding
 # errors, as the worst responses are computed to about 1e-13.
 TIE = 1e-13
@@ -285,7 +288,7 @@ def _bracketed(here: Table, signal: Array, policy: Array, following: Array, gues
         error = jnp.maximum(jnp.maximum(above, below), 0.0) * ROUND_UP
         return _Row(value, error, response.value, response.multiplier, response.kernel)
 
-    return by_blocks(respond, here, signal, following, policy, guess)
+    return by_blocks(respond, here, signal, following, policy, guess, _BLOCK_ENTRIES)
 
 
 def _largest_error(here: Table, error: Float[Array, " S"]) -> Float[Array, "S A"]:

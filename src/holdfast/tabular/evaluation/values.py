@@ -354,10 +354,12 @@ def by_blocks(
     values: Array,
     policy: Array,
     multipliers: Array,
+    most_entries: int = _BLOCK_ENTRIES,
 ) -> Any:
     """Return respond(set, p, y, signal, policy, multipliers, size) for all states, block by block.
 
-    The size of a row is the largest |signal| + γ|V| that members may meet.
+    The size of a row is the largest |signal| + γ|V| that members may meet. A block has at most
+    `most_entries` entries.
     """
 
     def answer(p, successors, uncertainty, c, pi, guess) -> Any:  # type: ignore[no-untyped-def]
@@ -370,7 +372,7 @@ def by_blocks(
     arrays = (signal, policy, multipliers)
     if jax.default_backend() == "cpu":
         per_state = table.probabilities.size // states
-        while block > 1 and block % 2 == 0 and block * per_state > _BLOCK_ENTRIES:
+        while block > 1 and block % 2 == 0 and block * per_state > most_entries:
             block //= 2
     if block == states:
         return answer(table.probabilities, table.successors, table.uncertainty, *arrays)
