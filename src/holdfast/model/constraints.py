@@ -90,13 +90,17 @@ class Constraint:
 
     def number(self, value: float) -> str:
         """Return a value as text, in the unit of the constraint."""
-        return f"{value:.6g}"
+        return f"{value:g}"
+
+    @property
+    def label(self) -> str:
+        """The constraint without its threshold: its name, or what it is."""
+        name = self.name or ("utility" if self.sign > 0 else "cost")
+        return f"{name} per step" if self.per == "step" else name
 
     def __repr__(self) -> str:
         relation = "≥" if self.sense == "at_least" else "≤"
-        name = self.name or ("utility" if self.sign > 0 else "cost")
-        unit = " per step" if self.per == "step" else ""
-        return f"{name}{unit} {relation} {self.threshold:g}"
+        return f"{self.label} {relation} {self.number(self.threshold)}"
 
 
 def at_least(

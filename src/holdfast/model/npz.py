@@ -13,6 +13,7 @@ import numpy as np
 from holdfast.model.cmdp import RobustCMDP
 from holdfast.model.constraints import Constraint
 from holdfast.model.kernel import Kernel
+from holdfast.model.rules import Reach, reach
 from holdfast.registry import UNCERTAINTY
 from holdfast.uncertainty import UncertaintySet
 
@@ -25,20 +26,55 @@ def model_to_arrays(model: RobustCMDP) -> tuple[dict[str, Any], dict[str, np.nda
     header = {
         "format": _FORMAT,
         "discount": model.discount,
-        "constraints": [
-            {"threshold": c.threshold, "sense": c.sense, "name": c.name} for c in model.constraints
-        ],
+        "constraints": [_described(constraint) for constraint in model.constraints],
         "uncertainty": uncertainty,
     }
+    if model.horizon is not None:
+        header["horizon"] = model.horizon
     arrays: dict[str, Any] = {"reward": model.reward, "initial": model.initial}
     if isinstance(model.transitions, Kernel):
         arrays["successors"] = model.transitions.successors
         arrays["probabilities"] = model.transitions.probabilities
     else:
         arrays["transitions"] = model.transitions
-    arrays |= {f"constraint_{i}": c.signal for i, c in enumerate(model.constraints)}
+    if model.allowed is not None:
+        arrays["allowed"] = model.allowed
+    sums = {i: c for i, c in enumerate(model.constraints) if not isinstance(c, Reach)}
+    arrays |= {f"constraint_{i}": c.signal for i, c in sums.items()}
     arrays |= {f"uncertainty_{name}": value for name, value in set_arrays.items()}
     return header, arrays
+
+
+def _described(constraint: Constraint) -> dict[str, Any]:
+    """Return what a header says about a constraint; a sum over all steps is the default."""
+    described: dict[str, Any] = {
+        "threshold": constraint.threshold,
+        "sense": constraint.sense,
+        "name": constraint.name,
+    }
+    if constraint.per != "total":
+        described["per"] = constraint.per
+    if isinstance(constraint, Reach):
+        described |= {"reach": list(constraint.states), "avoid": list(constraint.avoid)}
+    return described
+
+
+def _constraint(described: dict[str, Any], arrays: dict[str, np.ndarray], index: int) -> Constraint:
+    if "reach" in described:
+        sense = described["sense"]
+        return reach(
+            described["reach"],
+            avoid=described["avoid"],
+            name=described["name"],
+            **{sense: described["threshold"]},
+        )
+    return Constraint(
+        arrays[f"constraint_{index}"],
+        described["threshold"],
+        described["sense"],
+        described["name"],
+        described.get("per", "total"),
+    )
 
 
 def model_to_bytes(model: RobustCMDP) -> bytes:
@@ -92,10 +128,11 @@ def _from_arrays(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Robus
         transitions=transitions,
         reward=arrays["reward"],
         constraints=[
-            Constraint(arrays[f"constraint_{i}"], c["threshold"], c["sense"], c["name"])
-            for i, c in enumerate(header["constraints"])
+            _constraint(described, arrays, i) for i, described in enumerate(header["constraints"])
         ],
         initial=arrays["initial"],
         discount=header["discount"],
+        horizon=header.get("horizon"),
+        allowed=arrays.get("allowed"),
         uncertainty=uncertainty.from_arrays(header["uncertainty"], fields),
     )

@@ -40,7 +40,8 @@ def policy_of(
         by_step |= np.shape(policy) == (steps, model.states) != shape
         if by_step:
             checked = [
-                check_policy(f"{argument}[{t}]", p, *shape) for t, p in enumerate(np.asarray(policy))
+                check_policy(f"{argument}[{t}]", p, *shape)
+                for t, p in enumerate(np.asarray(policy))
             ]
             return _allowed(argument, np.stack(checked), model)
     if steps is not None and np.ndim(policy) == 3:

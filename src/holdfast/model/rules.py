@@ -61,18 +61,15 @@ class Reach(Constraint):
         del margin
         limit = "limit" if self.sense == "at_most" else "at least"
         return (
-            f"{self._event}: at worst {self.number(worst)}, nominal {self.number(nominal)}, "
+            f"{self.label}: at worst {self.number(worst)}, nominal {self.number(nominal)}, "
             f"{limit} {self.number(self.threshold)}"
         )
 
     @property
-    def _event(self) -> str:
+    def label(self) -> str:
+        """The rule without its threshold: its name, or the event and the time it has."""
         before = f" before {_shown(self.avoid)}" if self.avoid else ""
         return self.name or f"reach {_shown(self.states)}{before}{self.within}"
-
-    def __repr__(self) -> str:
-        relation = "≥" if self.sense == "at_least" else "≤"
-        return f"{self._event} {relation} {self.number(self.threshold)}"
 
 
 def reach(

@@ -156,11 +156,10 @@ class Certificate:
             f"{'':{width}}  {'worst case':>12}  {'nominal':>12}  {'margin':>12}  {'breaks at':>10}",
             f"{'reward':{width}}  {self.reward:12.6g}  {numbers['reward']['nominal']:12.6g}",
         ]
-        lines += [
-            f"{c['constraint']:{width}}  {c['worst']:12.6g}  {c['nominal']:12.6g}  {c['margin']:12.6g}"
-            f"  {_factor(c['critical_factor']):>10}{'' if c['holds'] else '  violated'}"
-            for c in numbers["constraints"]
-        ]
+        for rule, c in zip(self.model.constraints, numbers["constraints"], strict=True):
+            cells = [f"{rule.number(c[name]):>12}" for name in ("worst", "nominal", "margin")]
+            breaks = f"{_factor(c['critical_factor']):>10}{'' if c['holds'] else '  violated'}"
+            lines.append("  ".join([f"{c['constraint']:{width}}", *cells, breaks]))
         return "\n".join([*lines, *self._conclusions()])
 
     def _conclusions(self) -> list[str]:
@@ -171,6 +170,13 @@ class Certificate:
             bound = f"no feasible policy has a worst-case reward above {self.upper_bound:.6g}"
             gap = gap_text(self.gap).replace("< ", "below ")
             lines.append(f"{bound} (gap {gap})" if gap else bound)
+        if any(isinstance(c, Reach) for c in self.model.constraints) and math.isfinite(
+            self.upper_bound
+        ):
+            lines.append(
+                "the bound includes policies that remember which events have happened; this policy does "
+                "not remember them"
+            )
         if self.model.constraints and self.feasible:
             lines.append(
                 "the constraints hold for every radius"
@@ -179,7 +185,7 @@ class Certificate:
             )
         if self.attainable is not None:
             named = zip(self.model.constraints, self.attainable, strict=True)
-            best = ", ".join(f"{value:.6g} for {constraint}" for constraint, value in named)
+            best = ", ".join(f"{c.number(value)} for {c}" for c, value in named)
             lines.append(f"best worst-case value of each constraint on its own: {best}")
         return lines
 

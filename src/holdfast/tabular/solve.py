@@ -22,6 +22,7 @@ from holdfast.tabular.certify import certify as prove
 from holdfast.tabular.evaluate import Evaluation, evaluate, layout_features
 from holdfast.tabular.evaluation.optimum import best_of
 from holdfast.tabular.evaluation.worst_case import WorstCase, check_method, worst_case_method
+from holdfast.tabular.memory import with_memory
 from holdfast.tabular.run import Iterate, Run, SolveOptions
 
 Status = Literal["feasible", "infeasible", "not-found"]
@@ -60,6 +61,8 @@ class Solution:
             have on its own, in the user's sense, (m,); otherwise None.
         algorithm: name of the algorithm.
         certificate: certificate of the policy with `certify=True`, otherwise None.
+        remembered: with `remember=True`, the solution on states × flags, otherwise None. Its state
+            f·S + s is state s after the events of set f, of which set 0 is none.
 
     Example:
         >>> import holdfast as hf
@@ -77,11 +80,25 @@ class Solution:
     attainable: Float[np.ndarray, " m"] | None
     algorithm: str
     certificate: Certificate | None = None
+    remembered: Solution | None = None
 
     def __repr__(self) -> str:
         rows = len(self.history["reward"]) - 1
         title = f"{self.algorithm}: {self.status} after {rows} iteration{'s' if rows != 1 else ''}"
-        return f"{title}\n{self.evaluation if self.certificate is None else self.certificate}"
+        lines = [title, str(self.evaluation if self.certificate is None else self.certificate)]
+        if self.remembered is not None:
+            lines.append(_gain_in_words(self, self.remembered))
+        return "\n".join(lines)
+
+
+def _gain_in_words(plain: Solution, remembered: Solution) -> str:
+    """Return what a policy gains that remembers which events have happened, as a sentence."""
+    found = f"a policy that remembers which events have happened: {remembered.status}"
+    reward = remembered.evaluation.reward.worst
+    found += f", worst-case reward {reward:.6g}"
+    if plain.status != remembered.status:
+        return found
+    return f"{found} (gains {reward - plain.evaluation.reward.worst:.3g})"
 
 
 @float64
@@ -100,6 +117,7 @@ def solve(
     bounds: bool = False,
     certify: bool = False,
     nodes: int | None = 0,
+    remember: bool = False,
     callback: Callable[[int], None] | None = None,
 ) -> Solution:
     """Search for the policy with the largest worst-case reward that satisfies every constraint, (5).
@@ -135,6 +153,9 @@ def solve(
         nodes: number of boxes for branch and bound in that certificate, or None for no limit but 60
             seconds; see `certify`. Policies that branch and bound could not exclude at first then start
             further, shorter runs.
+        remember: whether to search also for a policy that remembers which events of `reach` rules have
+            happened. `Solution.remembered` has it, and the summary says what it gains. It is for sets
+            that keep to the listed successors.
         callback: function called with the number of each iteration after it is recorded.
 
     Example:
@@ -176,6 +197,7 @@ def solve(
             f"bounds: 2S robust evaluations an iteration are too many for {model.states} states"
         )
     start = _initial_policy(model, initial_policy, seed)
+    memory = with_memory(model) if remember else None
 
     run = Run(layout, options, layout.pad_policy(start))
     chosen.function(run)
@@ -197,6 +219,21 @@ def solve(
         # Decided for one constraint. Several may conflict even if each is attainable on its own.
         attained, hopeless = attainable_values(layout)
         status = "infeasible" if hopeless else "not-found"
+    remembered = None
+    if memory is not None:
+        copies = memory.states // model.states
+        remembered = solve(
+            memory,
+            algorithm,
+            iterations=iterations,
+            trust_region=trust_region,
+            step=step,
+            safeguard=safeguard,
+            worst_case=worst_case,
+            initial_policy=np.concatenate([policy] * copies, axis=-2),
+            settings=settings,
+            certify=certify,
+        )
     return Solution(
         policy=policy,
         evaluation=evaluation,
@@ -205,6 +242,7 @@ def solve(
         attainable=attained,
         algorithm=chosen.name,
         certificate=certificate,
+        remembered=remembered,
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from holdfast import registry
 from holdfast.experiments.results import ConstraintThreshold, Results, smallest_margins
 from holdfast.experiments.store import model_digest
-from holdfast.model import RobustCMDP, check_policy
+from holdfast.model import RobustCMDP, policy_of
 from holdfast.report import charts
 from holdfast.report.charts import Chart, Limit, Series, label_of, styles_of
 from holdfast.report.comparison import algorithm_rows
@@ -43,7 +43,7 @@ def solution_sections(folder: Path) -> list[Section]:
     check_not_newer(solution["versions"])
     status, settings = solution["status"], solution["settings"]
     model = RobustCMDP.load(folder / MODEL_FILE)
-    policy = check_policy(POLICY_FILE, read_policy(folder), model.states, model.actions)
+    policy = policy_of(model, read_policy(folder), POLICY_FILE)
     history = _read_columns(folder / "history.csv")
     certificate = folder / CERTIFICATE_FILE
     certified = certificate.is_file()

@@ -41,8 +41,8 @@ from holdfast.tabular.evaluation.values import (
 from holdfast.uncertainty import UncertaintySet
 from holdfast.uncertainty.rows import EPS
 
-# Entries of a block of rows. A block's search ends with its slowest row. Values change from step to step,
-# so that some rows start far from their answer, and small blocks keep the others from waiting.
+# Entries of a block of rows. A block's search ends with its slowest row. Values change from step to
+# step, so that some rows start far from their answer, and small blocks keep the others from waiting.
 _BLOCK_ENTRIES = 1 << 11
 # Actions whose values differ by less than this, relative to 1 + |best|, are tied: a few hundred rounding
 # errors, as the worst responses are computed to about 1e-13.
