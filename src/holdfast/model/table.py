@@ -72,7 +72,7 @@ class Table(eqx.Module):
 
     probabilities: Float[Array, "*H S A K"]
     successors: Int[Array, "*H S A K"] | None
-    signals: Float[Array, "n *H S A J"]
+    signals: Float[Array, "n *steps S A J"]
     thresholds: Float[Array, " m"]
     initial: Float[Array, " S"]
     discount: Float[Array, ""]
@@ -101,7 +101,7 @@ class Table(eqx.Module):
         return values if self.successors is None else values[self.successors]
 
     def with_signals(
-        self, signals: Float[Array, "n *H S A J"], boundaries: Boundaries | None = None
+        self, signals: Float[Array, "n *steps S A J"], boundaries: Boundaries | None = None
     ) -> Table:
         """Return the table with other signals, and with their boundary values if they have some."""
         return dataclasses.replace(self, signals=signals, boundaries=boundaries)

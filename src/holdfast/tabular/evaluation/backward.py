@@ -152,7 +152,7 @@ def worst_values(
 
 @eqx.filter_jit
 def values_under(
-    table: Table, policy: Float[Array, "rows A"], kernels: Float[Array, "n *rows A K"]
+    table: Table, policy: Float[Array, "rows A"], kernels: Float[Array, "n *kernel A K"]
 ) -> PolicyValues:
     """Return the values of a policy with each signal under its own kernel, of one step or of all."""
     pi = _by_step(table, policy)

@@ -34,7 +34,7 @@ class ConstrainedOptimum(NamedTuple):
 
 
 def constrained_optimum(
-    table: Table, actions: int, kernel: Float[Array, "S A K"] | None = None
+    table: Table, actions: int, kernel: Float[Array, "rows A K"] | None = None
 ) -> ConstrainedOptimum:
     """Return the maximum of Σ x·r subject to the flow equations, Σ x·c_i ≥ d_i and x ≥ 0.
 

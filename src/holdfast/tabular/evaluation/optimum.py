@@ -63,7 +63,7 @@ def sweep(
 
 def robust_optimum(
     table: Table,
-    signal: Float[Array, "S A J"],
+    signal: Float[Array, "*H S A J"],
     start: Optimum | Float[Array, "S A"] | None = None,
     tolerance: float = 1e-9,
     boundaries: Boundaries | None = None,

@@ -108,7 +108,7 @@ def rounding(table: Table, signal: Array, values: Array) -> Float[Array, ""]:
     sum over the initial distribution has S terms.
     """
     scale = jnp.abs(signal).max() + jnp.abs(values).max()
-    states, actions, width = table.probabilities.shape
+    states, actions, width = table.probabilities.shape[-3:]
     count = 4 * width + 2 * actions + 64
     return EPS * scale * (count / table.step_share + states)
 

@@ -149,8 +149,8 @@ def nominal_values(
 
 def values_under(
     table: Table,
-    policy: Float[Array, "S A"],
-    kernels: Sequence[Float[Array, "S A K"]] | Float[Array, "n S A K"],
+    policy: Float[Array, "rows A"],
+    kernels: Sequence[Float[Array, "*kernel A K"]] | Float[Array, "n *kernel A K"],
     start: PolicyValues | None,
 ) -> PolicyValues:
     """Return the values of a policy with each signal under its own given kernel.
@@ -158,7 +158,8 @@ def values_under(
     Arguments:
         table: the model.
         policy: (S, A).
-        kernels: one kernel for each signal, n of shape (S, A, K).
+        kernels: one kernel for each signal, n of shape (S, A, K); with a horizon, one for all steps or
+            (H·S, A, K).
         start: values of a similar policy. Large models start their sweeps from it.
     """
     if table.horizon is not None:
