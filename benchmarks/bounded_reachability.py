@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 import holdfast as hf
 from holdfast._support.precision import float64
 from holdfast.model.table import layout_of
-from holdfast.tabular.evaluation.backward import backward_induction, tasks
+from holdfast.tabular.evaluation.backward import backward_induction, signal_task
 from holdfast.tabular.evaluation.optimum import best_of
 from storm_models import interval_model, storm_model, storm_value
 
@@ -47,7 +47,7 @@ def seconds(function, repeat: int = 1):  # type: ignore[no-untyped-def]
 @float64
 def ours(model: hf.RobustCMDP) -> tuple[float, float, float]:
     table = layout_of(model).table
-    task = jax.tree.map(lambda leaf: leaf[0], tasks(table.only(1)))
+    task = signal_task(table.only(1))
     guess = jnp.zeros((table.rows, model.actions))
 
     def bound() -> object:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +14,6 @@ import jax
 import numpy as np
 import pytest
 import scipy.optimize
-from jax.experimental.compilation_cache import compilation_cache
 
 import holdfast as hf
 
@@ -164,6 +165,26 @@ def nominal_values():
     return solve
 
 
+def pytest_configure(config):
+    """Share one folder of compiled programs between all processes of a test session.
+
+    Most of the time of the tests goes into compilation. Set HOLDFAST_TEST_CACHE to keep the folder
+    between sessions.
+    """
+    folder = os.environ.get("HOLDFAST_TEST_CACHE")
+    if not hasattr(config, "workerinput"):
+        if folder is None:
+            folder = tempfile.mkdtemp(prefix="holdfast-tests-")
+            config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        # Workers, examples and the command line inherit these.
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(folder) / "compiled")
+        # Smaller programs compile about as quickly as they are read.
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
+    for name in ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"):
+        value = os.environ[name.upper()]
+        jax.config.update(name, float(value) if name.endswith("secs") else value)
+
+
 def pytest_collection_modifyitems(config, items):
     if "HOLDFAST_CAMPAIGN" not in os.environ:
         long = [item for item in items if item.get_closest_marker("long")]
@@ -186,30 +207,6 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             f"{name}: {len(values)} values, median, 90 %, 99 %, largest: {shown}"
         )
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compiled(tmp_path_factory):
-    """Folder of compiled programs, shared by all worker processes of a test session.
-
-    Most of the time of the tests goes into compilation. Set HOLDFAST_TEST_CACHE to keep the folder
-    between sessions.
-    """
-    kept = os.environ.get("HOLDFAST_TEST_CACHE")
-    folder = Path(kept) if kept else tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    folder = folder / "compiled"
-    settings = {
-        "jax_compilation_cache_dir": str(folder),
-        # Smaller programs compile about as quickly as they are read.
-        "jax_persistent_cache_min_compile_time_secs": 0.3,
-    }
-    for name, value in settings.items():
-        jax.config.update(name, value)
-        os.environ[name.upper()] = str(value)  # examples, workers and the command line share it
-    compilation_cache.reset_cache()
-    return folder
 
 
 @pytest.fixture(scope="module", autouse=True)

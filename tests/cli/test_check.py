@@ -9,14 +9,12 @@ import pytest
 
 import holdfast as hf
 from holdfast.cli import main as cli
-from holdfast.experiments import compilation_cache
 
 
 @pytest.fixture
 def main(monkeypatch, tmp_path):
     """The command line in a folder with a model, a policy and its proof."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compilation_cache, "use_compilation_cache", lambda: None)
     hf.environments.river_swim().save("model.npz")
     np.save("policy.npy", np.eye(2)[np.zeros(6, int)])
     code = cli.main(["certify", "model.npz", "policy.npy", "--no-bound", "--proof", "proof.json"])

@@ -13,7 +13,6 @@ from PIL import Image
 
 import holdfast as hf
 from holdfast.cli import main as cli
-from holdfast.experiments import compilation_cache
 
 TIMID = np.eye(8)[np.zeros(17, int)]  # always stakes 1, and is feasible
 BOLD = np.eye(8)[np.full(17, 7)]  # always stakes all, and is not
@@ -21,9 +20,8 @@ BOLD = np.eye(8)[np.full(17, 7)]  # always stakes all, and is not
 
 @pytest.fixture
 def main(monkeypatch, tmp_path):
-    """The command line in an empty folder; JAX's settings in this process stay as they are."""
+    """The command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compilation_cache, "use_compilation_cache", lambda: None)
     return lambda command: cli.main(command.split())
 
 
@@ -501,41 +499,3 @@ def test_an_interrupted_training_says_how_to_go_on(main, capsys, monkeypatch):
     monkeypatch.setattr(train.TrainingRun, "train", interrupted)
     assert main(TRAIN) == 130
     assert "The same command resumes" in capsys.readouterr().err
-
-
-def test_the_command_line_keeps_compiled_programs(tmp_path):
-    np.save(tmp_path / "policy.npy", TIMID)
-    arguments = ("certify", "gambler", str(tmp_path / "policy.npy"), "--no-bound")
-    outside = {"JAX_COMPILATION_CACHE_DIR": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    first = call(*arguments, **outside)
-    assert first.returncode == 0, first.stderr
-    kept = sorted((tmp_path / "cache" / "holdfast" / "jax").rglob("*-cache"))
-    assert kept
-    assert call(*arguments, **outside).stdout == first.stdout
-    assert sorted((tmp_path / "cache" / "holdfast" / "jax").rglob("*-cache")) == kept
-
-
-@pytest.fixture
-def jax_settings(monkeypatch):
-    """What would be set in JAX, without setting it."""
-    import jax
-
-    settings: dict[str, object] = {}
-    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
-    for name in ("COMPILATION_CACHE_DIR", "PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
-        monkeypatch.delenv(f"JAX_{name}", raising=False)
-    return settings
-
-
-def test_a_cache_that_the_user_chose_is_kept(jax_settings, monkeypatch, tmp_path):
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "mine"))
-    assert compilation_cache.use_compilation_cache() == tmp_path / "mine"
-    assert "jax_compilation_cache_dir" not in jax_settings
-    assert jax_settings["jax_persistent_cache_min_compile_time_secs"] == 0
-
-
-def test_a_cache_that_cannot_be_written_is_done_without(jax_settings, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert compilation_cache.use_compilation_cache() is None
-    assert jax_settings == {"jax_enable_compilation_cache": False}

@@ -40,10 +40,7 @@ def test_a_script_runs(script, capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_runs(name, tmp_path, monkeypatch, compiled):
-    # The kernel is a process of its own, which finds compiled programs where this one puts them.
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(compiled))
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+def test_a_notebook_runs(name, tmp_path):
     notebook = nbformat.read(EXAMPLES / name, as_version=4)
     nbclient.NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}

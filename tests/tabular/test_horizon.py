@@ -281,7 +281,7 @@ def test_memory_gains_what_the_bound_allows():
         horizon=6,
         uncertainty=hf.KL(0.02),
     )
-    solution = hf.solve(model, iterations=150, remember=True)
+    solution = hf.solve(model, iterations=60, remember=True)
     memory = solution.remembered
     assert solution.status == memory.status == "feasible"
     assert memory.policy.shape == (6, 6, 2)

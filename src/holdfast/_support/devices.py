@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
-import equinox as eqx
 import jax
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -16,7 +13,6 @@ from jaxtyping import Array
 
 from holdfast._support.arguments import check_whole_number
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _AXIS, _WHOLE = "episodes", PartitionSpec()
@@ -85,25 +81,3 @@ def spread(tree: Any, axis: int = 0) -> Any:
         return lax.with_sharding_constraint(leaf, PartitionSpec(*[None] * axis, _AXIS))
 
     return tree if count == 1 else jax.tree.map(divided, tree)
-
-
-def compiled(function: Callable[P, T]) -> Callable[P, T]:
-    """Return `eqx.filter_jit(function)` without autotuning of matrix products on a GPU.
-
-    Autotuning takes a third of the compilation and saves a third of the training: it pays from about
-    900 iterations on (`benchmarks/deep_experiment.py` prints both parts). A value of
-    `--xla_gpu_autotune_level` in XLA_FLAGS has priority.
-    """
-
-    @functools.cache
-    def program(backend: str) -> Callable[P, T]:
-        if backend != "gpu" or "xla_gpu_autotune_level" in os.environ.get("XLA_FLAGS", ""):
-            return eqx.filter_jit(function)
-        quick: Any = {"compiler_options": {"xla_gpu_autotune_level": 0}}
-        return eqx.filter_jit(function, **quick)
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        return program(jax.default_backend())(*args, **kwargs)
-
-    return call

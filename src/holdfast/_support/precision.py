@@ -6,9 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import equinox as eqx
 import jax
 import numpy as np
+
+from holdfast._support.compilation import compiled
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +27,7 @@ def float64(function: F) -> F:
 
 def compiled_float64(function: F) -> F:
     """Return the function compiled, with 64-bit JAX inside; outside a trace it returns NumPy arrays."""
-    compiled = eqx.filter_jit(function)
+    program = compiled(function)
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -36,7 +37,7 @@ def compiled_float64(function: F) -> F:
         # Inside a user's trace, constant arguments give constants.
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):
             args, kwargs = jax.tree.map(_as_float64, (args, kwargs))
-            return jax.tree.map(np.asarray, compiled(*args, **kwargs))
+            return jax.tree.map(np.asarray, program(*args, **kwargs))
 
     return wrapped  # type: ignore[return-value]
 

@@ -51,7 +51,7 @@ class EngineArguments:
         several = self.workers > 1
         engine = self.engine or ("processes" if several else experiment.default_engine)
         engine_named(engine)
-        options = EngineOptions(self.workers, self.threads, self.address, cache=True)
+        options = EngineOptions(self.workers, self.threads, self.address)
         if isinstance(experiment, DeepExperiment) and engine == "processes" and not several:
             options = dataclasses.replace(options, workers=1, threads=0)
         return engine, options

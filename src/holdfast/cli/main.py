@@ -70,9 +70,6 @@ def _run(arguments: list[str]) -> int:
     # Names such as mine:model may be in a file of the working directory.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
-    from holdfast.experiments.compilation_cache import use_compilation_cache
-
-    use_compilation_cache()
     try:
         return command.run()
     except BadInputError as error:

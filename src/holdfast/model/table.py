@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, cast
 
 import equinox as eqx
@@ -103,14 +104,21 @@ class Table(eqx.Module):
     def with_signals(
         self, signals: Float[Array, "n *steps S A J"], boundaries: Boundaries | None = None
     ) -> Table:
-        """Return the table with other signals, and with their boundary values if they have some."""
-        return dataclasses.replace(self, signals=signals, boundaries=boundaries)
+        """Return the table with other signals and their boundary values, and no thresholds."""
+        return dataclasses.replace(
+            self, signals=signals, boundaries=boundaries, thresholds=_no_thresholds()
+        )
 
     def only(self, index: int) -> Table:
         """Return the table with one of its signals."""
         one = slice(index, index + 1)
         boundaries = jax.tree.map(lambda leaf: leaf[one], self.boundaries)
         return self.with_signals(self.signals[one], boundaries)
+
+    @property
+    def boundary(self) -> Boundaries | None:
+        """The boundary values of a table's only signal, (S,), or None."""
+        return jax.tree.map(lambda leaf: leaf[0], self.boundaries)
 
     def negated(self) -> Table:
         """Return the table with the signs of all signals changed."""
@@ -131,6 +139,12 @@ class Table(eqx.Module):
             successors=None if self.successors is None else self.successors[step],
             uncertainty=eqx.combine(jax.tree.map(lambda a: a[step], own), shared),
         )
+
+
+@functools.cache
+@float64
+def _no_thresholds() -> Float[Array, " m"]:
+    return jnp.zeros(0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,7 +5,6 @@ import socket
 import pytest
 
 from holdfast.cli import main as cli
-from holdfast.experiments import compilation_cache
 from holdfast.report.page import serve
 
 from .conftest import train_folder
@@ -15,7 +14,6 @@ from .conftest import train_folder
 def main(monkeypatch, tmp_path):
     """The command line in an empty folder; JAX's settings in this process stay as they are."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compilation_cache, "use_compilation_cache", lambda: None)
     return lambda command: cli.main(command.split())
 
 

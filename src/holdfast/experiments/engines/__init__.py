@@ -104,13 +104,11 @@ class EngineOptions:
         workers: number of items at the same time; 0 means one per processor.
         threads: threads of each worker; 0 means the processors divided by the workers.
         address: address of a Ray cluster; "" starts Ray on this machine.
-        cache: whether workers keep compiled programs on disk.
     """
 
     workers: int = 0
     threads: int = 1
     address: str = ""
-    cache: bool = False
 
     def __post_init__(self) -> None:
         check_whole_number("workers", self.workers, least=0)
@@ -217,11 +215,7 @@ def registered_names() -> list[dict[str, str]]:
     ]
 
 
-def prepare_worker(names: Sequence[dict[str, Any]], cache: bool) -> None:
-    """Register the names of the parent process in a worker, and turn on the compilation cache."""
+def prepare_worker(names: Sequence[dict[str, Any]]) -> None:
+    """Register the names of the parent process in a worker."""
     for each, targets in zip(_REGISTRIES, names, strict=True):
         each.targets.update(targets)
-    if cache:
-        from holdfast.experiments.compilation_cache import use_compilation_cache
-
-        use_compilation_cache()

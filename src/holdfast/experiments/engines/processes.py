@@ -50,7 +50,7 @@ class _ProcessWorker:
             1,
             mp_context=context,
             initializer=_prepare,
-            initargs=(theirs, engines.registered_names(), self._options.cache),
+            initargs=(theirs, engines.registered_names()),
         )
         self._theirs = theirs
 
@@ -84,11 +84,11 @@ class _ProcessWorker:
 _work: dict[str, Any] = {}
 
 
-def _prepare(pipe: Connection, names: Sequence[dict[str, str]], cache: bool) -> None:
+def _prepare(pipe: Connection, names: Sequence[dict[str, str]]) -> None:
     # An interrupt reaches the whole process group; the parent decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with, args=(pipe,), daemon=True).start()
-    engines.prepare_worker(names, cache)
+    engines.prepare_worker(names)
 
 
 def _exit_with(pipe: Connection) -> None:

@@ -50,7 +50,7 @@ def run(items: Sequence[WorkItem], folder: Path, options: EngineOptions) -> Iter
         remote = ray.remote(num_cpus=threads, max_retries=0, runtime_env={"env_vars": environment})(
             _do
         )
-        slots = [_RaySlot(remote, options.cache) for _ in range(_AHEAD * workers)]
+        slots = [_RaySlot(remote) for _ in range(_AHEAD * workers)]
         yield from engines.work_through(items, folder, slots)
     finally:
         if ours:
@@ -80,19 +80,19 @@ def _connect(ray: Any, address: str) -> None:
 class _RaySlot:
     """A place in Ray's queue; files come back when the whole item is done."""
 
-    def __init__(self, remote: Any, cache: bool) -> None:
-        self._remote, self._cache = remote, cache
+    def __init__(self, remote: Any) -> None:
+        self._remote = remote
 
     def begin(self, item: WorkItem, folder: Path) -> Reply:
         """Hand an item to Ray."""
         del folder  # workers may be on other machines
-        return self._remote.remote(item, engines.registered_names(), self._cache).future()
+        return self._remote.remote(item, engines.registered_names()).future()
 
     def resume(self) -> Reply:
         """Never called, since no files follow."""
         raise NotImplementedError
 
 
-def _do(item: WorkItem, names: Sequence[dict[str, str]], cache: bool) -> tuple[list[File], bool]:
-    engines.prepare_worker(names, cache)
+def _do(item: WorkItem, names: Sequence[dict[str, str]]) -> tuple[list[File], bool]:
+    engines.prepare_worker(names)
     return list(item.run(None)), False

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from holdfast._support.devices import compiled, row, side_by_side
+from holdfast._support.compilation import compiled
+from holdfast._support.devices import row, side_by_side
 from holdfast.simulators.environment import (
     Action,
     Box,

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from holdfast._support.devices import compiled, row, side_by_side, whole
+from holdfast._support.compilation import compiled
+from holdfast._support.devices import row, side_by_side, whole
 from holdfast.registry import Algorithm
 from holdfast.simulators.environment import Environment
 from holdfast.simulators.nature.adversary import Nature, Passes, attack, fit_critic
@@ -260,7 +261,7 @@ def first_learners(
     return _created(plan, env, (radius, jnp.asarray(limits, jnp.float32), trust_region), keys)
 
 
-@eqx.filter_jit
+@compiled
 def _created(plan: Plan, env: Environment, numbers: RunNumbers, keys: Array) -> Learner:
     learners = side_by_side(lambda key: Learner.create(plan, env, numbers, key), keys)
     # Strong types, as in a checkpoint that was read back: both use one compiled program.

@@ -23,10 +23,11 @@ def rvi(run: Run) -> None:
         run.record(robust_optimum(table, reward).policy)
         run.fill()
         return
+    alone = table.with_signals(table.signals[:1])
     assert run.worst.multipliers is not None
     values, multipliers = run.worst.values[0], run.worst.multipliers[0]
     for _ in range(run.options.iterations - 1):
-        values, greedy, multipliers = sweep(table, reward, values, multipliers)
+        values, greedy, multipliers = sweep(alone, values, multipliers)
         if (greedy == run.policy).all():
             run.repeat()
         else:

@@ -25,13 +25,13 @@ import itertools
 import time
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from holdfast._support.compilation import compiled
 from holdfast.model.table import Table
 from holdfast.tabular.certificates.upper_bound import LagrangianBound
 from holdfast.tabular.evaluation.values import (
@@ -258,7 +258,7 @@ def _tension(region: Region) -> Float[np.ndarray, "S A"]:
     return apart * (_LEAST_VISITS + np.maximum(region.visits, 0.0))[:, None]
 
 
-@eqx.filter_jit
+@compiled
 def _judge(
     table: Table, regions: Region, probes: Float[Array, "b probes m"]
 ) -> tuple[Float[Array, " b"], Region]:

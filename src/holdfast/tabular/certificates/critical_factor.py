@@ -62,7 +62,7 @@ class _Margin:
         exact = factor == 0 or math.isinf(factor) or math.frexp(factor)[0] == 0.5
         rounded = factor if exact else factor * (1 + 2 * EPS)
         table = self._table.with_uncertainty(self._table.uncertainty.scaled(rounded))
-        self._last = worst_case(table, self._policy, Dual(), self._last, keep_kernel=False)
+        self._last = worst_case(table, self._policy, Dual(), self._last)
         margin = float(self._last.value[0]) - float(self._last.error[0]) - self._threshold
         return -math.inf if math.isnan(margin) else margin  # what is not a number proves nothing
 

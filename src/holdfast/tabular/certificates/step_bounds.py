@@ -13,12 +13,12 @@ The proof is in `docs/explanation/theory.md`. The paper's own bounds are compute
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import rel_entr
 from jaxtyping import Array, Float
 
+from holdfast._support.compilation import compiled
 from holdfast.model.table import Table, padded_size
 from holdfast.tabular.evaluation.values import PolicyValues
 from holdfast.tabular.evaluation.worst_case import Dual, values_under, worst_case, worst_kernels
@@ -73,7 +73,7 @@ def occupancy_ratio(table: Table, policy: Float[Array, "S A"], states: int) -> f
     indicator = jnp.eye(count, table.states)[:, :, None, None]
     indicator = jnp.broadcast_to(indicator, (count, table.states, actions, 1))
     both = table.with_signals(jnp.concatenate([indicator, -indicator]))
-    found = worst_case(both, policy, Dual(), keep_kernel=False)
+    found = worst_case(both, policy, Dual())
     smallest = found.value[:count] - found.error[:count]
     largest = found.error[count:] - found.value[count:]
     reached = -found.value[count:] > found.error[count:]
@@ -110,7 +110,7 @@ def performance_difference_bound(
     return jnp.where(visits > 0, visits * (gain - penalty), 0.0).sum() / (1 - discount)
 
 
-@eqx.filter_jit
+@compiled
 def _bounds(
     table: Table,
     before: Array,

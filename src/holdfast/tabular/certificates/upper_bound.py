@@ -134,7 +134,7 @@ def _reach(table: Table, first: LagrangianBound) -> Float[np.ndarray, " m"] | No
         if best.upper < threshold:
             return None
         alone = table.only(0)
-        reward = float(worst_case(alone, best.policy, Dual(), keep_kernel=False).value[0])
+        reward = float(worst_case(alone, best.policy, Dual()).value[0])
         spare = max(best.lower - threshold, _LEAST_SPARE * max(1.0, abs(threshold)))
         reach.append(
             max(first.value - reward, _LEAST_DISTANCE * max(1.0, abs(first.value))) / spare

@@ -17,14 +17,15 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from holdfast._support.compilation import compiled
 from holdfast.model.table import Table
 from holdfast.tabular.evaluation.rounding import (
+    PER_STATE,
     ROUND_UP,
     initial_error,
     initial_value,
@@ -33,17 +34,20 @@ from holdfast.tabular.evaluation.rounding import (
 )
 from holdfast.tabular.evaluation.values import (
     PolicyValues,
-    bracketed_actions,
+    RowBrackets,
+    bracketed_rows,
     by_blocks,
     targets,
     worst_response,
 )
 from holdfast.uncertainty import UncertaintySet
-from holdfast.uncertainty.rows import EPS
+from holdfast.uncertainty.rows import EPS, SMALLEST
 
 # Entries of a block of rows. A block's search ends with its slowest row. Values change from step to
 # step, so that some rows start far from their answer, and small blocks keep the others from waiting.
 _BLOCK_ENTRIES = 1 << 11
+# Kernels are stored up to this many entries: 2²⁵ doubles are 256 MiB.
+_MAX_KEPT = 1 << 25
 # Actions whose values differ by less than this, relative to 1 + |best|, are tied: a few hundred rounding
 # errors, as the worst responses are computed to about 1e-13.
 TIE = 1e-13
@@ -85,132 +89,108 @@ class Induction(NamedTuple):
     multipliers: Float[Array, "rows A"]
 
 
-def tasks(table: Table) -> SignalTask:
-    """Return the signals of a table with their boundary values, stacked."""
-    count, states = len(table.signals), table.states
-    discount = jnp.broadcast_to(table.discount, (count,))
-    if table.boundaries is None:
-        nowhere = jnp.zeros((count, states))
-        return SignalTask(table.signals, nowhere.astype(bool), nowhere, discount)
-    stops, pays = table.boundaries.stops, table.boundaries.pays
+def signal_task(table: Table) -> SignalTask:
+    """Return a table's only signal with its boundary values."""
+    if table.boundary is None:
+        nowhere = jnp.zeros(table.states)
+        return SignalTask(table.signals[0], nowhere.astype(bool), nowhere, table.discount)
+    stops, pays = table.boundary.stops, table.boundary.pays
     # The probability to reach a state within the horizon is not discounted.
-    return SignalTask(table.signals, stops, pays, jnp.where(stops.any(-1), 1.0, discount))
+    return SignalTask(table.signals[0], stops, pays, jnp.where(stops.any(), 1.0, table.discount))
 
 
-@eqx.filter_jit
+@compiled
 def worst_values(
-    table: Table,
-    policy: Float[Array, "rows A"],
-    multipliers: Float[Array, "n rows A"],
-    *,
-    keep_kernel: bool,
+    table: Table, policy: Float[Array, "rows A"], multipliers: Float[Array, "rows A"]
 ) -> PolicyValues:
-    """Return the worst case of every signal, with certified errors.
+    """Return the worst case of a table's only signal, with a certified error.
+
+    Kernels of up to 2²⁵ entries are stored.
 
     Arguments:
-        table: the model.
+        table: the model with one signal.
         policy: (H·S, A).
         multipliers: first guess of nature's dual variables, zero where there is none.
-        keep_kernel: whether to store the kernels, (H·S, A, K).
     """
-    pi = _by_step(table, policy)
+    pi, task = _by_step(table, policy), signal_task(table)
 
-    def evaluate_signal(each: tuple[SignalTask, Array]) -> PolicyValues:
-        task, guesses = each
+    def step(state: tuple, now: tuple) -> tuple:
+        following, error, last = state
+        t, pi, guess = now
+        here = _at_step(table, task, t)
+        row = _bracketed(here, pi, following, jnp.where(guess > 0, guess, last))
+        missed = row.error + here.discount * (pi * _largest_error(here, error)).sum(-1)
+        values = jnp.where(task.stops, task.pays, row.value)
+        error = jnp.where(task.stops, 0.0, missed * (1 + (pi.shape[-1] + 8) * EPS))
+        kept = values, error, row.action_values, row.multipliers, row.kernel
+        return (values, error, row.multipliers), kept
 
-        def step(state: tuple, now: tuple) -> tuple:
-            following, error, last = state
-            t, pi, guess = now
-            here = _at_step(table, task, t)
-            guess = jnp.where(guess > 0, guess, last)
-            row = _bracketed(here, task.at_step(t), pi, following, guess)
-            missed = _largest_error(here, error)
-            missed = row.error + here.discount * (pi * missed).sum(-1)
-            values = jnp.where(task.stops, task.pays, row.value)
-            error = jnp.where(task.stops, 0.0, missed * (1 + (pi.shape[-1] + 8) * EPS))
-            kept = values, error, row.action_values, row.multipliers, row.kernel
-            return (values, error, row.multipliers), kept
-
-        clock = jnp.arange(table.horizon)
-        start = task.pays, jnp.zeros(table.states), jnp.zeros(pi.shape[1:])
-        xs = clock, pi, _by_step(table, guesses)
-        found: tuple = lax.scan(step, start, xs, reverse=True)[1]
-        values, errors, action_values, multipliers, kernel = found
-        error = initial_error(table, values[0], (table.initial * errors[0]).sum())
-        return PolicyValues(
-            value=initial_value(table, values[0]),
-            values=values.reshape(-1),
-            advantages=_advantages(task, action_values, values),
-            occupancy=_occupancy(table, task, pi, kernel),
-            error=jnp.where(error >= 0, error, jnp.inf),
-            kernel=kernel.reshape(table.rows, *kernel.shape[2:]) if keep_kernel else None,
-            multipliers=multipliers.reshape(policy.shape),
-        )
-
-    return lax.map(evaluate_signal, (tasks(table), multipliers))
+    start = task.pays, jnp.zeros(table.states), jnp.zeros(pi.shape[1:])
+    xs = jnp.arange(table.horizon), pi, _by_step(table, multipliers)
+    found: tuple = lax.scan(step, start, xs, reverse=True)[1]
+    values, errors, action_values, duals, kernel = found
+    error = initial_error(table, values[0], (table.initial * errors[0]).sum())
+    return PolicyValues(
+        value=initial_value(table, values[0]),
+        values=values.reshape(-1),
+        advantages=_advantages(task, action_values, values),
+        occupancy=_occupancy(table, task, pi, kernel),
+        error=jnp.where(error >= 0, error, jnp.inf),
+        kernel=_flat(kernel) if kernel.size <= _MAX_KEPT else None,
+        multipliers=_flat(duals),
+    )
 
 
-@eqx.filter_jit
+@compiled
 def values_under(
-    table: Table, policy: Float[Array, "rows A"], kernels: Float[Array, "n *kernel A K"]
+    table: Table, policy: Float[Array, "rows A"], kernel: Float[Array, "*kernel A K"]
 ) -> PolicyValues:
-    """Return the values of a policy with each signal under its own kernel, of one step or of all."""
-    pi = _by_step(table, policy)
+    """Return the values of a table's only signal under a kernel, of one step or of all."""
+    pi, task = _by_step(table, policy), signal_task(table)
+    kernel = kernel.reshape(-1, table.states, *kernel.shape[-2:])
+    kernel = jnp.broadcast_to(kernel, (table.horizon, *kernel.shape[1:]))
 
-    def evaluate_signal(each: tuple[SignalTask, Array]) -> PolicyValues:
-        task, kernel = each
-        kernel = kernel.reshape(-1, table.states, *kernel.shape[-2:])
-        kernel = jnp.broadcast_to(kernel, (table.horizon, *kernel.shape[1:]))
+    def step(following: Array, now: tuple) -> tuple:
+        t, pi, q = now
+        here = _at_step(table, task, t)
+        action_values = (q * targets(here, here.signals[0], following)).sum(-1)
+        values = jnp.where(task.stops, task.pays, (pi * action_values).sum(-1))
+        return values, (values, action_values)
 
-        def step(following: Array, now: tuple) -> tuple:
-            t, pi, q = now
-            here = _at_step(table, task, t)
-            action_values = (q * targets(here, task.at_step(t), following)).sum(-1)
-            values = jnp.where(task.stops, task.pays, (pi * action_values).sum(-1))
-            return values, (values, action_values)
-
-        clock = jnp.arange(table.horizon)
-        found: tuple = lax.scan(step, task.pays, (clock, pi, kernel), reverse=True)[1]
-        values, action_values = found
-        return PolicyValues(
-            value=initial_value(table, values[0]),
-            values=values.reshape(-1),
-            advantages=_advantages(task, action_values, values),
-            occupancy=_occupancy(table, task, pi, kernel),
-            error=rounding(table, task.signal, values),
-        )
-
-    return lax.map(evaluate_signal, (tasks(table), kernels))
+    xs = jnp.arange(table.horizon), pi, kernel
+    found: tuple = lax.scan(step, task.pays, xs, reverse=True)[1]
+    values, action_values = found
+    return PolicyValues(
+        value=initial_value(table, values[0]),
+        values=values.reshape(-1),
+        advantages=_advantages(task, action_values, values),
+        occupancy=_occupancy(table, task, pi, kernel),
+        error=rounding(table, task.signal, values),
+    )
 
 
-@eqx.filter_jit
-def worst_kernels(
-    table: Table, values: Float[Array, "n rows"], multipliers: Float[Array, "n rows A"]
-) -> Float[Array, "n rows A K"]:
-    """Return nature's worst responses to the values of every signal."""
+@compiled
+def worst_kernel(
+    table: Table, values: Float[Array, " rows"], multipliers: Float[Array, "rows A"]
+) -> Float[Array, "rows A K"]:
+    """Return nature's worst responses to the values of a table's only signal."""
+    task = signal_task(table)
+    following = jnp.concatenate([_by_step(table, values)[1:], task.pays[None]])
 
-    def respond_to_signal(each: tuple[SignalTask, Array, Array]) -> Array:
-        task, values, guesses = each
-        following = jnp.concatenate([_by_step(table, values)[1:], task.pays[None]])
+    def respond(now: tuple) -> Array:
+        t, following, guess = now
+        here = _at_step(table, task, t)
+        # The response does not depend on the policy.
+        nobody = jnp.zeros_like(guess)
+        response = worst_response(here, here.signals[0], nobody, following, guess, keep_kernel=True)
+        assert response.kernel is not None
+        return response.kernel
 
-        def respond(now: tuple) -> Array:
-            t, following, guess = now
-            here = _at_step(table, task, t)
-            # The response does not depend on the policy.
-            response = worst_response(
-                here, task.at_step(t), jnp.zeros_like(guess), following, guess, keep_kernel=True
-            )
-            assert response.kernel is not None
-            return response.kernel
-
-        clock = jnp.arange(table.horizon)
-        found = lax.map(respond, (clock, following, _by_step(table, guesses)))
-        return found.reshape(table.rows, *found.shape[2:])
-
-    return lax.map(respond_to_signal, (tasks(table), values, multipliers))
+    guesses = _by_step(table, multipliers)
+    return _flat(lax.map(respond, (jnp.arange(table.horizon), following, guesses)))
 
 
-@eqx.filter_jit
+@compiled
 def backward_induction(
     table: Table,
     task: SignalTask,
@@ -238,14 +218,15 @@ def backward_induction(
         t, guess, pay, missed = now
         here = _at_step(table, task, t)
         guess = jnp.where(guess > 0, guess, last)
-        own, upper, found = bracketed_actions(here, task.at_step(t), following, guess)
-        best = own.max(-1)
+        rows = bracketed_rows(here, following, guess, _BLOCK_ENTRIES)
+        best = rows.value.max(-1)
+        upper = upper_values(rows, here.probabilities.shape[-1])
         upper = (upper + here.discount * _largest_error(here, error)).max(-1)
-        greedy = jax.nn.one_hot(first_of_tied(own, best), own.shape[-1])
+        greedy = jax.nn.one_hot(first_of_tied(rows.value), rows.value.shape[-1], dtype=best.dtype)
         values = jnp.where(task.stops, pay, best)
         excess = jnp.maximum(upper - best, 0.0) + 4 * EPS * jnp.abs(upper)
         error = jnp.where(task.stops, missed, jnp.where(jnp.isnan(excess), jnp.inf, excess))
-        return (values, error, found), (greedy, values, error, found)
+        return (values, error, rows.multipliers), (greedy, values, error, rows.multipliers)
 
     clock, guesses = jnp.arange(horizon), _by_step(table, multipliers)
     start = last_values, last_error, jnp.zeros(guesses.shape[1:])
@@ -253,16 +234,23 @@ def backward_induction(
     kept: tuple = lax.scan(step, start, xs, reverse=True)[1]
     policy, values, errors, found = kept
     return Induction(
-        policy.reshape(multipliers.shape),
+        _flat(policy),
         jnp.concatenate([values, last_values[None]]),
         jnp.concatenate([errors, last_error[None]]),
-        found.reshape(multipliers.shape),
+        _flat(found),
     )
 
 
-def first_of_tied(values: Float[Array, "S A"], best: Float[Array, " S"]) -> Int[Array, " S"]:
+def first_of_tied(values: Float[Array, "S A"]) -> Int[Array, " S"]:
     """Return the first action whose value is the best one up to rounding, so that ties are stable."""
-    return (values >= best[:, None] - TIE * (1 + jnp.abs(best[:, None]))).argmax(-1)
+    best = values.max(-1, keepdims=True)
+    return (values >= best - TIE * (1 + jnp.abs(best))).argmax(-1)
+
+
+def upper_values(rows: RowBrackets, width: int) -> Float[Array, "S A"]:
+    """Return upper bounds on the worst responses in all rows of `width` entries, rounding included."""
+    underflow = jnp.where(rows.size > 0, 16 * width * SMALLEST, 0.0)
+    return rows.upper + (PER_STATE * EPS * rows.size + underflow)
 
 
 class _Row(NamedTuple):
@@ -275,7 +263,7 @@ class _Row(NamedTuple):
     kernel: Float[Array, "S A K"]
 
 
-def _bracketed(here: Table, signal: Array, policy: Array, following: Array, guess: Array) -> _Row:
+def _bracketed(here: Table, policy: Array, following: Array, guess: Array) -> _Row:
     """Return the values of one step before given values, bracketed from both sides."""
 
     def respond(uncertainty: UncertaintySet, *rows: Array) -> _Row:
@@ -288,7 +276,7 @@ def _bracketed(here: Table, signal: Array, policy: Array, following: Array, gues
         error = jnp.maximum(jnp.maximum(above, below), 0.0) * ROUND_UP
         return _Row(value, error, response.value, response.multiplier, response.kernel)
 
-    return by_blocks(respond, here, signal, following, policy, guess, _BLOCK_ENTRIES)
+    return by_blocks(respond, here, here.signals[0], following, policy, guess, _BLOCK_ENTRIES)
 
 
 def _largest_error(here: Table, error: Float[Array, " S"]) -> Float[Array, "S A"]:
@@ -327,8 +315,14 @@ def _occupancy(
 
 
 def _at_step(table: Table, task: SignalTask, step: Array) -> Table:
-    return dataclasses.replace(table.at_step(step), discount=task.discount)
+    """Return the table of one step with the signal and the discount of a task."""
+    here = table.at_step(step).with_signals(task.at_step(step)[None])
+    return dataclasses.replace(here, discount=task.discount)
 
 
 def _by_step(table: Table, array: Float[Array, "..."]) -> Float[Array, "..."]:
     return array.reshape(table.horizon, table.states, *array.shape[1:])
+
+
+def _flat(array: Float[Array, "..."]) -> Float[Array, "..."]:
+    return array.reshape(-1, *array.shape[2:])

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from holdfast._support.compilation import compiled
 from holdfast.model.table import Boundaries, Table
-from holdfast.tabular.evaluation.backward import backward_induction, first_of_tied, tasks
+from holdfast.tabular.evaluation.backward import (
+    backward_induction,
+    first_of_tied,
+    signal_task,
+    upper_values,
+)
 from holdfast.tabular.evaluation.rounding import initial_error, initial_value
-from holdfast.tabular.evaluation.values import PolicyValues, bracketed_actions
+from holdfast.tabular.evaluation.values import PolicyValues, RowBrackets, bracketed_rows
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case
 from holdfast.uncertainty.rows import EPS
 
@@ -41,24 +46,29 @@ class Optimum(NamedTuple):
     values: PolicyValues | None
 
 
-@eqx.filter_jit
 def sweep(
-    table: Table,
-    signal: Float[Array, "S A J"],
-    values: Float[Array, " S"],
-    multipliers: Float[Array, "S A"],
-    boundaries: Boundaries | None = None,
+    table: Table, values: Float[Array, " S"], multipliers: Float[Array, "S A"]
 ) -> tuple[Float[Array, " S"], Float[Array, "S A"], Float[Array, "S A"]]:
     """Return max_a min_q q·y, the greedy policy and nature's multipliers: one robust value iteration.
 
     The first is an upper bound, with members of the set for q and rounding included.
+
+    Arguments:
+        table: the model with one signal.
+        values: V, (S,).
+        multipliers: dual variables from which the search starts, (S, A).
     """
-    own, upper, multipliers = bracketed_actions(table, signal, values, multipliers)
-    greedy = jax.nn.one_hot(first_of_tied(own, own.max(-1)), multipliers.shape[1])
-    swept = upper.max(-1)
-    if boundaries is not None:
-        swept = jnp.where(boundaries.stops[0], boundaries.pays[0], swept)
-    return swept, greedy, multipliers
+    rows = bracketed_rows(table, values, multipliers)
+    return *_greedy(table, rows), rows.multipliers
+
+
+@compiled
+def _greedy(table: Table, rows: RowBrackets) -> tuple[Float[Array, " S"], Float[Array, "S A"]]:
+    upper = upper_values(rows, table.probabilities.shape[-1]).max(-1)
+    if table.boundary is not None:
+        upper = jnp.where(table.boundary.stops, table.boundary.pays, upper)
+    greedy = first_of_tied(rows.value)
+    return upper, jax.nn.one_hot(greedy, rows.value.shape[1], dtype=upper.dtype)
 
 
 def robust_optimum(
@@ -88,14 +98,16 @@ def robust_optimum(
     found: PolicyValues | None = None
     if isinstance(start, Optimum):
         policy, found = start.policy, start.values
+    elif start is None:
+        policy = jnp.full((table.states, count), 1 / count, table.initial.dtype)
     else:
-        policy = jnp.full((table.states, count), 1 / count) if start is None else start
+        policy = start
     narrowest = float("inf")
     for _ in range(_MAX_ROUNDS):
-        found = worst_case(alone, policy, Dual(), found, keep_kernel=False)
+        found = worst_case(alone, policy, Dual(), found)
         values = found.values[0]
         assert found.multipliers is not None
-        swept, greedy, _ = sweep(table, signal, values, found.multipliers[0], boundaries)
+        swept, greedy, _ = sweep(alone, values, found.multipliers[0])
         excess = float(jnp.maximum((swept - values).max(), 0.0) / (1 - table.discount))
         excess *= 1 + 8 * EPS  # the last operations are rounded
         error = float(found.error[0])
@@ -121,10 +133,9 @@ def best_of(table: Table, index: int) -> Optimum:
 
 def _by_backward_induction(alone: Table) -> Optimum:
     """Return the optimum of a table with a horizon and one signal."""
-    task = jax.tree.map(lambda leaf: leaf[0], tasks(alone))
     guess = jnp.zeros((alone.rows, alone.probabilities.shape[-2]))
-    induction = backward_induction(alone, task, guess)
-    found = worst_case(alone, induction.policy, Dual(), keep_kernel=False)
+    induction = backward_induction(alone, signal_task(alone), guess)
+    found = worst_case(alone, induction.policy, Dual())
     value, error = float(found.value[0]), float(found.error[0])
     first, missing = induction.values[0], (alone.initial * induction.errors[0]).sum()
     upper = float(initial_value(alone, first)) + float(initial_error(alone, first, missing))

@@ -12,16 +12,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from holdfast.model.table import Boundaries, Table
+from holdfast._support.compilation import compiled
+from holdfast.model.table import Table
 from holdfast.tabular.evaluation.values import (
     PolicyValues,
     certified_values,
-    per_signal,
     targets,
 )
 
@@ -67,16 +66,16 @@ class ProjectedGradient:
     max_iterations: int = 200
 
 
-@eqx.filter_jit
+@compiled
 def by_projected_gradient(
     table: Table, policy: Float[Array, "S A"], method: ProjectedGradient
 ) -> PolicyValues:
-    """Return the worst case of every signal by projected gradient descent from the nominal kernel."""
+    """Return the worst case of a table's only signal by descent from the nominal kernel."""
     p, uncertainty = table.probabilities, table.uncertainty
 
-    def step(found: PolicyValues, signal: Array, length: Array) -> Array:
+    def step(found: PolicyValues, length: Array) -> Array:
         """Equation (9), and (14) for a constraint."""
-        y = targets(table, signal, found.values)
+        y = targets(table, table.signals[0], found.values)
         y = y - y.min(-1, keepdims=True)
         gradient = y / jnp.maximum(y.max(), jnp.finfo(y.dtype).tiny)
         if not method.scaled:
@@ -90,21 +89,18 @@ def by_projected_gradient(
         drift = jnp.log(floored / jnp.where(p > 0, p, 1.0))
         return uncertainty.tilt(p, drift - length * gradient)  # type: ignore[attr-defined]
 
-    def evaluate_signal(signal: Array, boundary: Boundaries | None) -> PolicyValues:
-        def body(state: tuple[PolicyValues, Array, Array]) -> tuple[PolicyValues, Array, Array]:
-            found, length, count = state
-            kernel = step(found, signal, length)
-            assert found.multipliers is not None
-            moved = certified_values(table, signal, boundary, policy, kernel, found.multipliers)
-            return moved, jnp.minimum(length * method.growth, _LONGEST_STEP), count + 1
+    def body(state: tuple[PolicyValues, Array, Array]) -> tuple[PolicyValues, Array, Array]:
+        found, length, count = state
+        kernel = step(found, length)
+        assert found.multipliers is not None
+        moved = certified_values(table, policy, kernel, found.multipliers)
+        return moved, jnp.minimum(length * method.growth, _LONGEST_STEP), count + 1
 
-        def unfinished(state: tuple[PolicyValues, Array, Array]) -> Array:
-            found, _, count = state
-            accepted = method.tolerance * jnp.maximum(1.0, jnp.abs(found.values).max())
-            return (found.error > accepted) & (count < method.max_iterations)
+    def unfinished(state: tuple[PolicyValues, Array, Array]) -> Array:
+        found, _, count = state
+        accepted = method.tolerance * jnp.maximum(1.0, jnp.abs(found.values).max())
+        return (found.error > accepted) & (count < method.max_iterations)
 
-        nominal = certified_values(table, signal, boundary, policy, p, jnp.zeros_like(policy))
-        start = (nominal, jnp.asarray(method.step_size, p.dtype), jnp.array(0))
-        return lax.while_loop(unfinished, body, start)[0]
-
-    return per_signal(evaluate_signal, table)
+    nominal = certified_values(table, policy, p, jnp.zeros_like(policy))
+    start = (nominal, jnp.asarray(method.step_size, p.dtype), jnp.array(0))
+    return lax.while_loop(unfinished, body, start)[0]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from holdfast.model.table import Boundaries, Table
+from holdfast.model.table import Table
 from holdfast.uncertainty.rows import EPS, SMALLEST
 
 # Rounding errors of a state's value besides those of its rows and of the sum over actions: two of the
@@ -46,14 +46,13 @@ def reached_states(table: Table, policy: Float[Array, "S A"]) -> Bool[Array, " S
 def is_silent(
     table: Table,
     signal: Float[Array, "S A J"],
-    boundary: Boundaries | None,
     policy: Float[Array, "S A"],
     reached: Bool[Array, " S"],
 ) -> Bool[Array, ""]:
     """Return whether π never meets a signal other than zero: all its values are then exactly zero."""
     possible = table.uncertainty.reach(table.probabilities) & (policy > 0)[..., None]
     silent = ~((signal != 0) & possible & reached[:, None, None]).any()
-    return silent if boundary is None else silent & (boundary.pays == 0).all()
+    return silent if table.boundary is None else silent & (table.boundary.pays == 0).all()
 
 
 def initial_value(table: Table, values: Float[Array, " S"]) -> Float[Array, ""]:

@@ -6,15 +6,13 @@ V and the occupancy are found by sweeps over the lists (`iterative`). The certif
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from holdfast.model.table import Boundaries, Table
+from holdfast._support.compilation import compiled
+from holdfast.model.table import Table
 from holdfast.tabular.evaluation.iterative import fixed_point
 from holdfast.tabular.evaluation.rounding import certified_error, initial_value
 from holdfast.tabular.evaluation.values import (
@@ -23,8 +21,9 @@ from holdfast.tabular.evaluation.values import (
     collect,
     mean_signal,
     next_values,
-    paid,
-    until,
+    stacked,
+    until_stop,
+    with_boundary,
     worst_response,
 )
 
@@ -51,15 +50,14 @@ def values_under(
     """Return the values of a policy with each signal under its own given kernel."""
     found: list[PolicyValues] = []
     for i, (signal, kernel) in enumerate(zip(table.signals, kernels, strict=True)):
-        boundary = _boundary(table, i)
-        # Signals that share a kernel share its occupancy.
-        if i == 0 or boundary is not None or kernel is not kernels[i - 1]:
+        one = table.only(i)
+        # Signals that share a kernel share its occupancy, unless one stops somewhere.
+        if i == 0 or table.boundaries is not None or kernel is not kernels[i - 1]:
             first = table.initial if start is None else start.occupancy[i]
-            flow = _chain(table, until(boundary, policy), kernel)
-            visits = _occupancy(table, flow, first, boundary)
+            visits = _occupancy(one, _chain(one, until_stop(one, policy), kernel), first)
         guess = jnp.zeros(table.states) if start is None else start.values[i]
-        found.append(_under(table, signal, boundary, policy, kernel, guess, visits))
-    return _stack(found)
+        found.append(_under(one, signal, policy, kernel, guess, visits))
+    return stacked(found)
 
 
 def by_policy_iteration(
@@ -73,24 +71,17 @@ def by_policy_iteration(
 ) -> PolicyValues:
     """Return the worst case of every signal by nature's policy iteration, as `worst_case` does."""
     starts = zip(table.signals, values, multipliers, visits, strict=True)
-    found = [
-        _worst(table, policy, _boundary(table, i), *start, tolerance, max_rounds)
-        for i, start in enumerate(starts)
-    ]
-    return _stack(found)
-
-
-def _boundary(table: Table, index: int) -> Boundaries | None:
-    """Return the boundary values of one signal, or None if it has none."""
-    if table.boundaries is None or not table.boundaries.stops[index].any():
-        return None
-    return jax.tree.map(lambda leaf: leaf[index], table.boundaries)
+    return stacked(
+        [
+            _worst(table.only(i), policy, *start, tolerance, max_rounds)
+            for i, start in enumerate(starts)
+        ]
+    )
 
 
 def _worst(
     table: Table,
     policy: Array,
-    boundary: Boundaries | None,
     signal: Array,
     source: Array,
     guess: Array,
@@ -98,10 +89,10 @@ def _worst(
     tolerance: float,
     max_rounds: int,
 ) -> PolicyValues:
-    response = _respond(table, signal, policy, source, guess, boundary)
+    response = _respond(table, signal, policy, source, guess)
     for _ in range(max_rounds):
         values = _values(table, response.chain, response.reward, source, tolerance, _INEXACT)
-        following = _respond(table, signal, policy, values, response.multipliers, boundary)
+        following = _respond(table, signal, policy, values, response.multipliers)
         swept = response.reward + table.discount * _next_values(table, response.chain, values)
         error = _error(table, values, swept - values, values - following.lower)
         size = float(jnp.abs(values).max())
@@ -112,20 +103,20 @@ def _worst(
     return PolicyValues(
         value=_initial_value(table, values),
         values=values,
-        advantages=until(boundary, following.action_values - values[:, None]),
-        occupancy=_occupancy(table, response.chain, visits, boundary),
+        advantages=until_stop(table, following.action_values - values[:, None]),
+        occupancy=_occupancy(table, response.chain, visits),
         error=error,
         multipliers=following.multipliers,
     )
 
 
-_respond = eqx.filter_jit(worst_response)
-_chain = eqx.filter_jit(chain)
-_next_values = eqx.filter_jit(next_values)
-_initial_value = eqx.filter_jit(initial_value)
+_respond = compiled(worst_response)
+_chain = compiled(chain)
+_next_values = compiled(next_values)
+_initial_value = compiled(initial_value)
 
 
-@eqx.filter_jit
+@compiled
 def _error(
     table: Table, values: Float[Array, " S"], above: Float[Array, " S"], below: Float[Array, " S"]
 ) -> Float[Array, ""]:
@@ -133,25 +124,18 @@ def _error(
     return certified_error(table, everywhere, values, above, below)
 
 
-@eqx.filter_jit
+@compiled
 def _under(
-    table: Table,
-    signal: Array,
-    boundary: Boundaries | None,
-    policy: Array,
-    kernel: Array,
-    start: Array,
-    visits: Array,
+    table: Table, signal: Array, policy: Array, kernel: Array, start: Array, visits: Array
 ) -> PolicyValues:
-    policy = until(boundary, policy)
+    policy = until_stop(table, policy)
     flow = chain(table, policy, kernel)
-    reward = paid(boundary, mean_signal(signal, policy, kernel))
+    reward = with_boundary(table, mean_signal(signal, policy, kernel))
     values = _values(table, flow, reward, start, TOLERANCE, 0.0)
-    found = collect(table, signal, kernel, flow, reward, values, visits)
-    return dataclasses.replace(found, advantages=until(boundary, found.advantages))
+    return collect(table, signal, kernel, flow, reward, values, visits)
 
 
-@eqx.filter_jit
+@compiled
 def _values(
     table: Table,
     flow: Float[Array, "S A K"],
@@ -179,12 +163,9 @@ def _values(
     ).x
 
 
-@eqx.filter_jit
+@compiled
 def _occupancy(
-    table: Table,
-    flow: Float[Array, "S A K"],
-    start: Float[Array, " S"],
-    boundary: Boundaries | None,
+    table: Table, flow: Float[Array, "S A K"], start: Float[Array, " S"]
 ) -> Float[Array, " S"]:
     """Return d = (1−γ)(I − γP_πᵀ)⁻¹ρ."""
 
@@ -205,8 +186,4 @@ def _occupancy(
     ).x
     found = jnp.maximum(found, 0.0)
     # A chain that stops somewhere has less than one in all.
-    return found / found.sum() if boundary is None else boundary.outside(found)
-
-
-def _stack(found: list[PolicyValues]) -> PolicyValues:
-    return jax.tree.map(lambda *parts: jnp.stack(parts), *found)
+    return found / found.sum() if table.boundary is None else until_stop(table, found)

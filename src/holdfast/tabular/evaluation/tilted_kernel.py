@@ -11,17 +11,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from holdfast.model.table import Boundaries, Table
+from holdfast._support.compilation import compiled
+from holdfast.model.table import Table
 from holdfast.tabular.evaluation.values import (
     PolicyValues,
     certified_values,
-    per_signal,
     targets,
 )
 
@@ -66,7 +65,7 @@ class Tilted:
     max_iterations: int = 100
 
 
-@eqx.filter_jit
+@compiled
 def by_tilting(
     table: Table,
     policy: Float[Array, "S A"],
@@ -74,55 +73,50 @@ def by_tilting(
     tolerance: float,
     max_iterations: int,
 ) -> PolicyValues:
-    """Return the worst case of every signal within the family (11), by the descent of (22) and (24)."""
+    """Return the worst case of a table's only signal in the family (11), by descent, (22) and (24)."""
     p, uncertainty = table.probabilities, table.uncertainty
+    signal = table.signals[0]
+    phi = _features(table, signal, features)
 
-    def evaluate_signal(signal: Array, boundary: Boundaries | None) -> PolicyValues:
-        phi = _features(table, signal, features)
+    def kernel(eta: Array) -> Array:
+        """Equation (11)."""
+        return uncertainty.respond(p, phi @ -eta).kernel
 
-        def kernel(eta: Array) -> Array:
-            """Equation (11)."""
-            return uncertainty.respond(p, phi @ -eta).kernel
+    def natural_gradient(found: PolicyValues) -> Array:
+        """Return the η for which −ηᵀφ fits y best, with the mean of each row removed from both."""
+        assert found.kernel is not None
+        q = found.kernel
+        y = targets(table, signal, found.values)
+        visits = found.occupancy[:, None] * policy + _EVEN_WEIGHT / policy.size
+        weight = (visits[..., None] * q).reshape(-1)
+        flat = (phi - (q[..., None] * phi).sum(-2, keepdims=True)).reshape(-1, phi.shape[-1])
+        centred = (y - (q * y).sum(-1, keepdims=True)).reshape(-1)
+        gram = flat.T @ (weight[:, None] * flat)
+        inverse = jnp.linalg.pinv(gram, rtol=_RANK_TOLERANCE, hermitian=True)
+        return -inverse @ (flat.T @ (weight * centred))
 
-        def natural_gradient(found: PolicyValues) -> Array:
-            """Return the η for which −ηᵀφ fits y best, with the mean of each row removed from both."""
-            assert found.kernel is not None
-            q = found.kernel
-            y = targets(table, signal, found.values)
-            visits = found.occupancy[:, None] * policy + _EVEN_WEIGHT / policy.size
-            weight = (visits[..., None] * q).reshape(-1)
-            flat = (phi - (q[..., None] * phi).sum(-2, keepdims=True)).reshape(-1, phi.shape[-1])
-            centred = (y - (q * y).sum(-1, keepdims=True)).reshape(-1)
-            gram = flat.T @ (weight[:, None] * flat)
-            inverse = jnp.linalg.pinv(gram, rtol=_RANK_TOLERANCE, hermitian=True)
-            return -inverse @ (flat.T @ (weight * centred))
+    def body(
+        state: tuple[Array, PolicyValues, Array, Array],
+    ) -> tuple[Array, PolicyValues, Array, Array]:
+        eta, found, share, count = state
+        proposal = eta + share * (natural_gradient(found) - eta)
+        assert found.multipliers is not None
+        moved = certified_values(table, policy, kernel(proposal), found.multipliers)
+        better = moved.value <= found.value
+        eta, found = jax.tree.map(
+            lambda new, old: jnp.where(better, new, old), (proposal, moved), (eta, found)
+        )
+        share = jnp.where(better, jnp.minimum(1.0, 2 * share), share / 4)
+        return eta, found, share, count + 1
 
-        def body(
-            state: tuple[Array, PolicyValues, Array, Array],
-        ) -> tuple[Array, PolicyValues, Array, Array]:
-            eta, found, share, count = state
-            proposal = eta + share * (natural_gradient(found) - eta)
-            assert found.multipliers is not None
-            moved = certified_values(
-                table, signal, boundary, policy, kernel(proposal), found.multipliers
-            )
-            better = moved.value <= found.value
-            eta, found = jax.tree.map(
-                lambda new, old: jnp.where(better, new, old), (proposal, moved), (eta, found)
-            )
-            share = jnp.where(better, jnp.minimum(1.0, 2 * share), share / 4)
-            return eta, found, share, count + 1
+    def unfinished(state: tuple[Array, PolicyValues, Array, Array]) -> Array:
+        _, found, share, count = state
+        accepted = tolerance * jnp.maximum(1.0, jnp.abs(found.values).max())
+        return (found.error > accepted) & (share > _SHORTEST_STEP) & (count < max_iterations)
 
-        def unfinished(state: tuple[Array, PolicyValues, Array, Array]) -> Array:
-            _, found, share, count = state
-            accepted = tolerance * jnp.maximum(1.0, jnp.abs(found.values).max())
-            return (found.error > accepted) & (share > _SHORTEST_STEP) & (count < max_iterations)
-
-        nominal = certified_values(table, signal, boundary, policy, p, jnp.zeros_like(policy))
-        start = (jnp.zeros(phi.shape[-1]), nominal, jnp.array(1.0), jnp.array(0))
-        return lax.while_loop(unfinished, body, start)[1]
-
-    return per_signal(evaluate_signal, table)
+    nominal = certified_values(table, policy, p, jnp.zeros_like(policy))
+    start = (jnp.zeros(phi.shape[-1]), nominal, jnp.array(1.0), jnp.array(0))
+    return lax.while_loop(unfinished, body, start)[1]
 
 
 def _features(table: Table, signal: Array, features: Array | None) -> Float[Array, "S A K m"]:

@@ -20,16 +20,15 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from holdfast.model.table import Boundaries, Table
+from holdfast._support.compilation import compiled
+from holdfast.model.table import Table
 from holdfast.tabular.evaluation.rounding import (
-    PER_STATE,
     ROUND_UP,
     initial_value,
     state_rounding,
 )
 from holdfast.tabular.evaluation.rounding import rounding as rounding
 from holdfast.uncertainty import UncertaintySet
-from holdfast.uncertainty.rows import EPS, SMALLEST
 
 T = TypeVar("T")
 
@@ -172,41 +171,54 @@ def occupancy(table: Table, factors: Factors) -> Float[Array, " S"]:
 
 
 def per_signal(function: Callable[..., T], table: Table, *arguments: Array) -> T:
-    """Apply a function of (signal, boundary, …) to every signal, one after the other.
+    """Apply a compiled function of (table with one signal, …) to every signal, and stack the results.
 
-    A batched triangular solve is much slower on a CPU than a loop over single ones.
+    One program serves all signals, so that it does not depend on their number.
     """
-    return lax.map(lambda each: function(*each), (table.signals, table.boundaries, *arguments))
+    results = []
+    for i in range(len(table.signals)):
+        signals, boundaries, own = _entry(table.signals, table.boundaries, arguments, i)
+        results.append(function(table.with_signals(signals, boundaries), *own))
+    return stacked(results)
 
 
-@eqx.filter_jit
-def policy_values_under(
-    table: Table, policy: Float[Array, "S A"], kernels: Float[Array, "n S A K"]
-) -> PolicyValues:
-    """Return the values of a policy with each signal under its own given kernel."""
-    return per_signal(
-        lambda signal, boundary, p: signal_values(table, signal, boundary, policy, p),
-        table,
-        kernels,
-    )
+@jax.jit
+def _entry(signals: Array, boundaries: Any, arguments: Any, i: int | Array) -> Any:
+    """Return signal i and its boundary with their leading axis, and entry i of every argument."""
+    own = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, i, 1), (signals, boundaries))
+    return *own, jax.tree.map(lambda a: a[i], arguments)
 
 
+@jax.jit
+def stacked(results: list[T]) -> T:
+    """Return one tree with the leaves of several, along a new leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+
+
+@compiled
 def signal_values(
-    table: Table,
-    signal: Float[Array, "S A J"],
-    boundary: Boundaries | None,
-    policy: Float[Array, "S A"],
-    kernel: Float[Array, "S A K"],
+    table: Table, policy: Float[Array, "S A"], kernel: Float[Array, "S A K"]
 ) -> PolicyValues:
-    """Return the values of one signal under a given kernel."""
-    policy = until(boundary, policy)
+    """Return the values of a table's only signal under a given kernel."""
+    signal, policy = table.signals[0], until_stop(table, policy)
     flow = chain(table, policy, kernel)
-    reward = paid(boundary, mean_signal(signal, policy, kernel))
+    reward = with_boundary(table, mean_signal(signal, policy, kernel))
     factors = factorise(table, flow)
     values = state_values(factors, reward)
-    visits = until(boundary, occupancy(table, factors))
-    found = collect(table, signal, kernel, flow, reward, values, visits)
-    return dataclasses.replace(found, advantages=until(boundary, found.advantages))
+    return collect(table, signal, kernel, flow, reward, values, occupancy(table, factors))
+
+
+def until_stop(table: Table, array: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return a policy, occupancies or advantages with zeros where a table's only signal stops.
+
+    A policy without actions there makes the value the boundary value alone.
+    """
+    return array if table.boundary is None else table.boundary.outside(array)
+
+
+def with_boundary(table: Table, values: Float[Array, " S"]) -> Float[Array, " S"]:
+    """Return values with the boundary values added, which are zero elsewhere."""
+    return values if table.boundary is None else values + table.boundary.pays
 
 
 def collect(
@@ -226,8 +238,8 @@ def collect(
     return PolicyValues(
         value=initial_value(table, values),
         values=values,
-        advantages=advantages(table, signal, kernel, values),
-        occupancy=visits,
+        advantages=until_stop(table, advantages(table, signal, kernel, values)),
+        occupancy=until_stop(table, visits),
         error=residual / table.step_share + rounding(table, signal, values),
     )
 
@@ -238,19 +250,17 @@ def worst_response(
     policy: Float[Array, "S A"],
     values: Float[Array, " S"],
     multipliers: Float[Array, "S A"],
-    boundary: Boundaries | None = None,
     *,
     keep_kernel: bool = False,
 ) -> WorstResponse:
     """Return nature's worst response to V in every row: argmin over the set of q·y.
 
     Arguments:
-        table: the model.
+        table: the model with one signal, whose boundary values are used.
         signal: the signal, in the layout of the table.
         policy: π, (S, A).
         values: V, (S,).
         multipliers: dual variables from which the search starts, (S, A).
-        boundary: boundary values of the signal, if it has some.
         keep_kernel: whether to return the response itself, (S, A, K).
     """
 
@@ -270,35 +280,23 @@ def worst_response(
             kernel=response.kernel if keep_kernel else None,
         )
 
-    found = by_blocks(respond, table, signal, values, until(boundary, policy), multipliers)
-    reward, lower = paid(boundary, found.reward), paid(boundary, found.lower)
+    found = by_blocks(respond, table, signal, values, until_stop(table, policy), multipliers)
+    reward, lower = with_boundary(table, found.reward), with_boundary(table, found.lower)
     return found._replace(reward=reward, lower=lower)
-
-
-def until(boundary: Boundaries | None, array: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Return a policy, occupancies or advantages with zeros in the states where a signal stops.
-
-    A policy without actions there makes the value the boundary value alone.
-    """
-    return array if boundary is None else boundary.outside(array)
-
-
-def paid(boundary: Boundaries | None, values: Float[Array, " S"]) -> Float[Array, " S"]:
-    """Return values with the boundary values added, which are zero elsewhere."""
-    return values if boundary is None else values + boundary.pays
 
 
 def certified_values(
     table: Table,
-    signal: Float[Array, "S A J"],
-    boundary: Boundaries | None,
     policy: Float[Array, "S A"],
     kernel: Float[Array, "S A K"],
     multipliers: Float[Array, "S A"],
 ) -> PolicyValues:
-    """Return one signal's values under a member of the set, and bound their excess over the minimum."""
-    found = signal_values(table, signal, boundary, policy, kernel)
-    response = worst_response(table, signal, policy, found.values, multipliers, boundary)
+    """Return the values of a table's only signal under a member of the set.
+
+    Their error bounds the excess over the minimum.
+    """
+    found = signal_values(table, policy, kernel)
+    response = worst_response(table, table.signals[0], policy, found.values, multipliers)
     below = jnp.maximum((found.values - response.lower).max(), 0.0)
     error = found.error + below / table.step_share * ROUND_UP
     return dataclasses.replace(
@@ -309,42 +307,40 @@ def certified_values(
     )
 
 
-def bracketed_response(
+class RowBrackets(NamedTuple):
+    """Nature's worst response to values V in every row, bracketed from both sides.
+
+    Attributes:
+        value: min over the set of q·y.
+        lower: lower bound on it, rounding in the row included.
+        upper: upper bound on it, by a proved member of the set.
+        multipliers: nature's dual variables.
+        size: largest |signal| + γ|V| of each row, zero where all are zero.
+    """
+
+    value: Float[Array, "S A"]
+    lower: Float[Array, "S A"]
+    upper: Float[Array, "S A"]
+    multipliers: Float[Array, "S A"]
+    size: Float[Array, "S A"]
+
+
+@compiled
+def bracketed_rows(
     table: Table,
-    signal: Float[Array, "S A J"],
-    boundary: Boundaries | None,
-    policy: Float[Array, "S A"],
     values: Float[Array, " S"],
     multipliers: Float[Array, "S A"],
-) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
-    """Return T̄V and T̲V, rounding included; T̄V is built from proved members of the set."""
+    most_entries: int = _BLOCK_ENTRIES,
+) -> RowBrackets:
+    """Return brackets of the worst response to V, for a table's only signal."""
 
-    def respond(uncertainty: UncertaintySet, *rows: Array) -> tuple[Array, ...]:
-        p, y, _, pi, guess, size = rows
-        _, lower, upper = uncertainty.bracket(p, y, guess)
-        rounded = state_rounding(pi, size, p.shape[-1]) * ROUND_UP
-        return (pi * upper).sum(-1) + rounded, (pi * lower).sum(-1) - rounded
-
-    found = by_blocks(respond, table, signal, values, until(boundary, policy), multipliers)
-    return paid(boundary, found[0]), paid(boundary, found[1])
-
-
-def bracketed_actions(
-    table: Table,
-    signal: Float[Array, "S A J"],
-    values: Float[Array, " S"],
-    multipliers: Float[Array, "S A"],
-) -> tuple[Float[Array, "S A"], Float[Array, "S A"], Float[Array, "S A"]]:
-    """Return min q·y for every action, an upper bound on it with rounding, and the multipliers."""
-
-    def respond(uncertainty: UncertaintySet, *rows: Array) -> tuple[Array, ...]:
+    def respond(uncertainty: UncertaintySet, *rows: Array) -> RowBrackets:
         p, y, _, _, guess, size = rows
-        response, _, upper = uncertainty.bracket(p, y, guess)
-        underflow = jnp.where(size > 0, 16 * p.shape[-1] * SMALLEST, 0.0)
-        upper = upper + (PER_STATE * EPS * size + underflow)
-        return response.value, upper, response.multiplier
+        response, lower, upper = uncertainty.bracket(p, y, guess)
+        return RowBrackets(response.value, lower, upper, response.multiplier, size)
 
-    return by_blocks(respond, table, signal, values, multipliers, multipliers)
+    signal = table.signals[0]
+    return by_blocks(respond, table, signal, values, multipliers, multipliers, most_entries)
 
 
 def by_blocks(

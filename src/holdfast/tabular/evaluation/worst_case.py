@@ -15,40 +15,44 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from holdfast.model.table import DENSE_STATES, Boundaries, Table
+from holdfast._support.compilation import compiled
+from holdfast.model.table import DENSE_STATES, Table
 from holdfast.tabular.evaluation import backward, sparse
 from holdfast.tabular.evaluation.projected_gradient import (
     ProjectedGradient,
     by_projected_gradient,
 )
 from holdfast.tabular.evaluation.rounding import (
+    ROUND_UP,
     certified_error,
     initial_value,
     is_silent,
     reached_states,
+    state_rounding,
 )
 from holdfast.tabular.evaluation.tilted_kernel import Tilted, by_tilting
 from holdfast.tabular.evaluation.values import (
     Factors,
     PolicyValues,
+    RowBrackets,
     WorstResponse,
-    bracketed_response,
+    bracketed_rows,
     factorise,
     next_values,
     occupancy,
     per_signal,
-    policy_values_under,
+    signal_values,
     state_values,
-    until,
+    until_stop,
+    with_boundary,
     worst_response,
 )
 from holdfast.uncertainty import KL
@@ -56,8 +60,6 @@ from holdfast.uncertainty import KL
 # Relative error that `Dual` reaches by dense factors. Rounds also end when the remaining error is below
 # the allowance for rounding, some 1e-14/(1−γ), or when the values stop changing.
 _TOLERANCE = 1e-11
-# Kernels of a horizon are stored up to this many entries: 2²⁵ doubles are 256 MiB.
-_MAX_KEPT = 1 << 25
 # Largest array of features for `Tilted`: 2²⁶ doubles are 512 MiB.
 _MAX_FEATURE_ENTRIES = 1 << 26
 
@@ -144,7 +146,11 @@ def nominal_values(
         policy: (S, A).
         start: values of a similar policy. Large models start their sweeps from it.
     """
-    return values_under(table, policy, [table.probabilities] * len(table.signals), start)
+    p = table.probabilities
+    if table.horizon is None and table.is_large:
+        return sparse.values_under(table, policy, [p] * len(table.signals), start)
+    under = signal_values if table.horizon is None else backward.values_under
+    return per_signal(lambda one: under(one, policy, p), table)
 
 
 def values_under(
@@ -162,11 +168,10 @@ def values_under(
             (H·S, A, K).
         start: values of a similar policy. Large models start their sweeps from it.
     """
-    if table.horizon is not None:
-        return backward.values_under(table, policy, jnp.stack([*kernels]))
-    if table.is_large:
+    if table.horizon is None and table.is_large:
         return sparse.values_under(table, policy, kernels, start)
-    return policy_values_under(table, policy, jnp.asarray(kernels))
+    under = signal_values if table.horizon is None else backward.values_under
+    return per_signal(lambda one, p: under(one, policy, p), table, jnp.asarray(kernels))
 
 
 def worst_case(
@@ -174,8 +179,6 @@ def worst_case(
     policy: Float[Array, "S A"],
     method: WorstCase,
     start: PolicyValues | None = None,
-    *,
-    keep_kernel: bool = True,
 ) -> PolicyValues:
     """Return the values of a policy in the worst case: (1) for the reward, (4) for each constraint.
 
@@ -187,32 +190,41 @@ def worst_case(
         method: how to find the worst case.
         start: values of a similar policy, to start the search from. They change the time taken and not
             the result.
-        keep_kernel: whether to store the kernels. Large models never store them.
     """
-    count, actions = len(table.signals), policy.shape[-1]
-    multipliers = jnp.zeros((count, table.rows, actions))
     if table.horizon is not None:
-        guess = multipliers if start is None or start.multipliers is None else start.multipliers
-        keep_kernel &= count * table.rows * actions * table.probabilities.shape[-1] <= _MAX_KEPT
-        return backward.worst_values(table, policy, guess, keep_kernel=keep_kernel)
-    values = jnp.zeros((count, table.states))
-    visits = jnp.broadcast_to(table.initial, values.shape)
-    if start is not None:
-        values, visits = start.values, start.occupancy
-        multipliers = multipliers if start.multipliers is None else start.multipliers
+        guess = None if start is None else start.multipliers
+        if guess is None:
+            guess = jnp.zeros((len(table.signals), *policy.shape))
+        return per_signal(lambda one, g: backward.worst_values(one, policy, g), table, guess)
     if isinstance(method, ProjectedGradient):
-        return by_projected_gradient(table, policy, method)
+        return per_signal(lambda one: by_projected_gradient(one, policy, method), table)
     if isinstance(method, Tilted):
         features = None if method.features is None else jnp.asarray(method.features, jnp.float64)
-        return by_tilting(table, policy, features, method.tolerance, method.max_iterations)
+        most = method.max_iterations
+        return per_signal(
+            lambda one: by_tilting(one, policy, features, method.tolerance, most), table
+        )
+    count, states, actions, _ = table.signals.shape
+    if start is None:
+        values = jnp.zeros((count, states))
+        visits = jnp.broadcast_to(table.initial, values.shape)
+    else:
+        values, visits = start.values, start.occupancy
+    multipliers = None if start is None else start.multipliers
+    if multipliers is None:
+        multipliers = jnp.zeros((count, states, actions))
     if table.is_large:
         tolerance = sparse.TOLERANCE if method.tolerance is None else method.tolerance
         return sparse.by_policy_iteration(
             table, policy, values, multipliers, visits, tolerance, method.max_rounds
         )
     tolerance = _TOLERANCE if method.tolerance is None else method.tolerance
-    limits = tolerance, method.max_rounds
-    return by_policy_iteration(table, policy, values, multipliers, limits, keep_kernel=keep_kernel)
+    limits = np.float64(tolerance), np.int64(method.max_rounds)  # traced: no program for each
+
+    def search(one: Table, values: Array, multipliers: Array) -> PolicyValues:
+        return by_policy_iteration(one, policy, values, multipliers, limits)
+
+    return per_signal(search, table, values, multipliers)
 
 
 class _Round(NamedTuple):
@@ -224,113 +236,98 @@ class _Round(NamedTuple):
     above: Float[Array, " S"]
     action_values: Float[Array, "S A"]
     multipliers: Float[Array, "S A"]
-    kernel: Float[Array, "S A K"] | None
+    kernel: Float[Array, "S A K"]
     error: Float[Array, ""]
     done: Bool[Array, ""]
     rounds: Int[Array, ""]
 
 
-@eqx.filter_jit
+@compiled
 def by_policy_iteration(
     table: Table,
     policy: Float[Array, "S A"],
-    values: Float[Array, "n S"],
-    multipliers: Float[Array, "n S A"],
-    limits: tuple[float, int],
-    *,
-    keep_kernel: bool,
+    values: Float[Array, " S"],
+    multipliers: Float[Array, "S A"],
+    limits: tuple[Any, Any],
 ) -> PolicyValues:
-    """Return the worst case of every signal by nature's policy iteration.
+    """Return the worst case of a table's only signal by nature's policy iteration.
 
     Arguments:
-        table: the model.
+        table: the model with one signal.
         policy: (S, A).
-        values: first guess of V for every signal, (n, S).
-        multipliers: first guess of nature's dual variables, (n, S, A).
+        values: first guess of V, (S,).
+        multipliers: first guess of nature's dual variables, (S, A).
         limits: relative error to reach, and largest number of rounds.
-        keep_kernel: whether to store the kernels.
     """
     tolerance, max_rounds = limits
     eps = jnp.finfo(table.initial.dtype).eps
-
+    signal = table.signals[0]
     reached = reached_states(table, policy)
+    # Rounding in the linear solve would leave traces where the values are exactly zero.
+    zero_here = reached & is_silent(table, signal, policy, reached)
 
-    def evaluate_signal(
-        signal: Array, boundary: Boundaries | None, values: Array, multipliers: Array
-    ) -> PolicyValues:
-        # Rounding in the linear solve would leave traces where the values are exactly zero.
-        zero_here = reached & is_silent(table, signal, boundary, policy, reached)
+    def body(last: _Round) -> _Round:
+        response = worst_response(
+            table, signal, policy, last.values, last.multipliers, keep_kernel=True
+        )
+        size = jnp.where(reached, jnp.abs(last.values), 0.0).max()
+        below = last.values - response.lower
+        error = certified_error(table, reached, last.values, last.above, below)
+        left = jnp.maximum(last.above, below - response.rounding)
+        left = jnp.where(reached, left, 0.0).max()
+        enough = jnp.maximum(
+            tolerance * (1 - table.discount) * size,
+            jnp.where(reached, response.rounding, 0.0).max(),
+        )
+        # Values that differ by a few rounding errors only would not change any more.
+        stalled = jnp.abs(last.source - last.values).max() <= 4 * eps * size
+        # Round 0 has no kernel yet: V is only a guess.
+        done = (last.rounds > 0) & ((left <= enough) | stalled | (last.rounds >= max_rounds))
+        certified = last._replace(
+            action_values=response.action_values,
+            multipliers=response.multipliers,
+            error=error,
+            done=done,
+        )
+        return lax.cond(done, lambda: certified, lambda: advance(last, response))
 
-        def body(last: _Round) -> _Round:
-            response = worst_response(
-                table,
-                signal,
-                policy,
-                last.values,
-                last.multipliers,
-                boundary,
-                keep_kernel=keep_kernel,
-            )
-            size = jnp.where(reached, jnp.abs(last.values), 0.0).max()
-            below = last.values - response.lower
-            error = certified_error(table, reached, last.values, last.above, below)
-            left = jnp.maximum(last.above, below - response.rounding)
-            left = jnp.where(reached, left, 0.0).max()
-            enough = jnp.maximum(
-                tolerance * (1 - table.discount) * size,
-                jnp.where(reached, response.rounding, 0.0).max(),
-            )
-            # Values that differ by a few rounding errors only would not change any more.
-            stalled = jnp.abs(last.source - last.values).max() <= 4 * eps * size
-            # Round 0 has no kernel yet: V is only a guess.
-            done = (last.rounds > 0) & ((left <= enough) | stalled | (last.rounds >= max_rounds))
-            certified = last._replace(
-                action_values=response.action_values,
-                multipliers=response.multipliers,
-                error=error,
-                done=done,
-            )
-            return lax.cond(done, lambda: certified, lambda: advance(last, response))
-
-        def advance(last: _Round, response: WorstResponse) -> _Round:
-            factors = factorise(table, response.chain)
-            values = jnp.where(zero_here, 0.0, state_values(factors, response.reward))
-            swept = response.reward + table.discount * next_values(table, response.chain, values)
-            return last._replace(
-                values=values,
-                source=last.values,
-                factors=factors,
-                above=swept - values,
-                multipliers=response.multipliers,
-                kernel=response.kernel,
-                rounds=last.rounds + 1,
-            )
-
-        zero = jnp.array(0.0)
-        start = _Round(
+    def advance(last: _Round, response: WorstResponse) -> _Round:
+        assert response.kernel is not None
+        factors = factorise(table, response.chain)
+        values = jnp.where(zero_here, 0.0, state_values(factors, response.reward))
+        swept = response.reward + table.discount * next_values(table, response.chain, values)
+        return last._replace(
             values=values,
-            source=values,
-            factors=Factors(jnp.eye(table.states), jnp.arange(table.states, dtype=jnp.int32)),
-            above=jnp.zeros_like(values),
-            action_values=jnp.zeros_like(policy),
-            multipliers=multipliers,
-            kernel=table.probabilities if keep_kernel else None,
-            error=zero,
-            done=jnp.array(False),
-            rounds=jnp.array(0),
-        )
-        last = lax.while_loop(lambda state: ~state.done, body, start)
-        return PolicyValues(
-            value=initial_value(table, last.values),
-            values=last.values,
-            advantages=until(boundary, last.action_values - last.values[:, None]),
-            occupancy=until(boundary, occupancy(table, last.factors)),
-            error=last.error,
-            kernel=last.kernel,
-            multipliers=last.multipliers,
+            source=last.values,
+            factors=factors,
+            above=swept - values,
+            multipliers=response.multipliers,
+            kernel=response.kernel,
+            rounds=last.rounds + 1,
         )
 
-    return per_signal(evaluate_signal, table, values, multipliers)
+    start = _Round(
+        values=values,
+        source=values,
+        factors=Factors(jnp.eye(table.states), jnp.arange(table.states, dtype=jnp.int32)),
+        above=jnp.zeros_like(values),
+        action_values=jnp.zeros_like(policy),
+        multipliers=multipliers,
+        kernel=table.probabilities,
+        error=jnp.array(0.0),
+        done=jnp.array(False),
+        rounds=jnp.array(0),
+    )
+    last = lax.while_loop(lambda state: ~state.done, body, start)
+    return PolicyValues(
+        value=initial_value(table, last.values),
+        values=last.values,
+        advantages=until_stop(table, last.action_values - last.values[:, None]),
+        occupancy=until_stop(table, occupancy(table, last.factors)),
+        error=last.error,
+        kernel=last.kernel,
+        multipliers=last.multipliers,
+    )
 
 
 def worst_kernels(table: Table, worst: PolicyValues) -> Float[Array, "n S A K"]:
@@ -346,9 +343,8 @@ def worst_kernels(table: Table, worst: PolicyValues) -> Float[Array, "n S A K"]:
         return worst.kernel
     if worst.multipliers is None:
         raise ValueError("values under a given kernel have no worst-case kernel")
-    if table.horizon is not None:
-        return backward.worst_kernels(table, worst.values, worst.multipliers)
-    return _responses(table, worst.values, worst.multipliers)
+    respond = _response if table.horizon is None else backward.worst_kernel
+    return per_signal(respond, table, worst.values, worst.multipliers)
 
 
 def worst_kernel(table: Table, worst: PolicyValues, index: int) -> Float[Array, "S A K"]:
@@ -357,25 +353,19 @@ def worst_kernel(table: Table, worst: PolicyValues, index: int) -> Float[Array, 
     return worst_kernels(table.only(index), alone)[0]
 
 
-@eqx.filter_jit
-def _responses(
-    table: Table, values: Float[Array, "n S"], multipliers: Float[Array, "n S A"]
-) -> Float[Array, "n S A K"]:
-    def respond(
-        signal: Array, boundary: Boundaries | None, values: Array, multipliers: Array
-    ) -> Array:
-        del boundary
-        # The response does not depend on the policy.
-        response = worst_response(
-            table, signal, jnp.zeros_like(multipliers), values, multipliers, keep_kernel=True
-        )
-        assert response.kernel is not None
-        return response.kernel
-
-    return per_signal(respond, table, values, multipliers)
+@compiled
+def _response(
+    table: Table, values: Float[Array, " S"], multipliers: Float[Array, "S A"]
+) -> Float[Array, "S A K"]:
+    # The response does not depend on the policy.
+    nobody = jnp.zeros_like(multipliers)
+    response = worst_response(
+        table, table.signals[0], nobody, values, multipliers, keep_kernel=True
+    )
+    assert response.kernel is not None
+    return response.kernel
 
 
-@eqx.filter_jit
 def certified_errors(
     table: Table, policy: Float[Array, "S A"], worst: PolicyValues
 ) -> Float[Array, " n"]:
@@ -386,13 +376,21 @@ def certified_errors(
     """
     if table.horizon is not None:
         return worst.error
-    reached = reached_states(table, policy)
 
-    def bound(
-        signal: Array, boundary: Boundaries | None, values: Array, multipliers: Array
-    ) -> Array:
-        upper, lower = bracketed_response(table, signal, boundary, policy, values, multipliers)
-        return certified_error(table, reached, values, upper - values, values - lower)
+    def bound(one: Table, values: Array, multipliers: Array) -> Array:
+        return _certified_error(one, policy, values, bracketed_rows(one, values, multipliers))
 
     assert worst.multipliers is not None
     return per_signal(bound, table, worst.values, worst.multipliers)
+
+
+@compiled
+def _certified_error(
+    table: Table, policy: Float[Array, "S A"], values: Float[Array, " S"], rows: RowBrackets
+) -> Float[Array, ""]:
+    policy = until_stop(table, policy)
+    rounded = state_rounding(policy, rows.size, table.probabilities.shape[-1]) * ROUND_UP
+    reached = reached_states(table, policy)
+    upper = with_boundary(table, (policy * rows.upper).sum(-1) + rounded)
+    lower = with_boundary(table, (policy * rows.lower).sum(-1) - rounded)
+    return certified_error(table, reached, values, upper - values, values - lower)

@@ -12,11 +12,11 @@ same on every model.
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from holdfast._support.compilation import compiled
 from holdfast.tabular.evaluation.values import PolicyValues
 from holdfast.tabular.run import Run
 from holdfast.tabular.steps.tilted_policy import keep_support
@@ -54,23 +54,23 @@ def _scaled(run: Run, weights: np.ndarray) -> Float[Array, " n"]:
     return jnp.asarray(run.units * weights) / run.table.step_share
 
 
-@eqx.filter_jit
+@compiled
 def _direction(values: PolicyValues, weights: Float[Array, " n"]) -> Float[Array, "S A"]:
     return jnp.einsum("n,ns,nsa->sa", weights, values.occupancy, values.advantages)
 
 
-@eqx.filter_jit
+@compiled
 def _natural(policy: Array, advantages: Array, weights: Array) -> Array:
     return _tilted(policy, jnp.einsum("n,nsa->sa", weights, advantages))
 
 
-@eqx.filter_jit
+@compiled
 def _softmax(policy: Array, direction: Array) -> Array:
     centred = direction - (policy * direction).sum(-1, keepdims=True)
     return _tilted(policy, policy * centred)
 
 
-@eqx.filter_jit
+@compiled
 def _projected(policy: Array, direction: Array, actions: Int[Array, ""]) -> Array:
     own = jnp.broadcast_to(jnp.arange(policy.shape[1]) < actions, policy.shape)
     return project_simplex(policy + direction, own)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from holdfast._support.compilation import compiled
 from holdfast._support.roots import increasing_root
 from holdfast.tabular.steps.project import MET, projection_multipliers
 from holdfast.tabular.steps.tilted_policy import PolicyUpdate, TiltedPolicies
@@ -21,7 +21,7 @@ KL_ACCURACY = 1e-11
 MAX_STEPS = 60
 
 
-@eqx.filter_jit
+@compiled
 def improve(tilts: TiltedPolicies, delta: Float[Array, ""]) -> Float[Array, " n"]:
     """Return the coefficients of π_{k+½}, the policy improvement of equation (13).
 
@@ -54,7 +54,7 @@ def along(
     return x * direction
 
 
-@eqx.filter_jit
+@compiled
 def improve_within(
     tilts: TiltedPolicies, delta: Float[Array, ""], accuracy: float = KL_ACCURACY
 ) -> PolicyUpdate:

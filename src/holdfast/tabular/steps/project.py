@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from holdfast._support.compilation import compiled
 from holdfast._support.roots import increasing_root
 from holdfast.tabular.steps.tilted_policy import PolicyUpdate, TiltedPolicies
 
@@ -37,7 +37,7 @@ _FIRST_REACH, _LENGTHEN, _SHORTEN, _LEAST_REACH = 1e3, 10, 8, 1e-20
 _REACH_RANGE = 1e-30, 1e200
 
 
-@eqx.filter_jit
+@compiled
 def project(tilts: TiltedPolicies, c: Float[Array, " n"]) -> PolicyUpdate:
     """Return π_{k+1}, the projection of equation (16).
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from holdfast._support.compilation import compiled
 from holdfast._support.roots import increasing_root
 from holdfast.tabular.steps.improve import KL_ACCURACY, MAX_STEPS, STRONGEST_TILT, along
 from holdfast.tabular.steps.project import several_multipliers
 from holdfast.tabular.steps.tilted_policy import PolicyUpdate, TiltedPolicies
 
 
-@eqx.filter_jit
+@compiled
 def recover(tilts: TiltedPolicies, delta: Float[Array, ""]) -> PolicyUpdate:
     """Return the policy in the trust region that maximises the smallest violated margin.
 

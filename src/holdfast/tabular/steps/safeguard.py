@@ -23,6 +23,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from holdfast._support.compilation import compiled
 from holdfast.tabular.evaluation.values import PolicyValues
 from holdfast.tabular.evaluation.worst_case import values_under, worst_kernels
 from holdfast.tabular.run import Run
@@ -178,7 +179,7 @@ class CutBundle(eqx.Module):
     next_cut: Int[Array, ""]
 
     @classmethod
-    @eqx.filter_jit
+    @compiled
     def at(cls, values: PolicyValues, thresholds: Float[Array, " m"]) -> CutBundle:
         """Return the bundle of a policy without cuts."""
         values = _without_kernel(values)
@@ -187,7 +188,7 @@ class CutBundle(eqx.Module):
         asked = jnp.full(_CUTS * (len(thresholds) + 1), -jnp.inf)
         return cls(rows, jnp.concatenate([thresholds, asked]), jnp.array(0))
 
-    @eqx.filter_jit
+    @compiled
     def cut(self, crossed: PolicyValues) -> tuple[CutBundle, Bool[Array, ""]]:
         """Return the bundle with one more cut, and whether it is new.
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from holdfast._support.compilation import compiled
 from holdfast.tabular.steps.improve import improve
 from holdfast.tabular.steps.project import are_met, project
 from holdfast.tabular.steps.tilted_policy import PolicyUpdate, TiltedPolicies
 
 
-@eqx.filter_jit
+@compiled
 def taylor_update(tilts: TiltedPolicies, delta: Float[Array, ""]) -> PolicyUpdate:
     """Return π_{k+1} by the closed form (26), which solves (23) and then (25).
 

@@ -20,6 +20,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from holdfast._support.compilation import compiled
 from holdfast.tabular.evaluation.values import PolicyValues
 
 StepKind = Literal["exact", "taylor"]
@@ -81,7 +82,7 @@ class TiltedPolicies(eqx.Module):
     step: StepKind = eqx.field(static=True)
 
     @classmethod
-    @eqx.filter_jit
+    @compiled
     def at(
         cls,
         policy: Float[Array, "S A"],
