@@ -69,7 +69,7 @@ def check_step(model: hf.RobustCMDP, table, before, after, old, new, tally) -> N
     d = np.asarray(old.occupancy[0])
     ratio = np.log(np.maximum(after, 1e-300) / np.maximum(before, 1e-300))
     kl = float(d @ np.where(np.asarray(after) > 0, after * ratio, 0.0).sum(-1))
-    tilts = TiltedPolicies.at(before, old, table.thresholds, table.discount, "exact")
+    tilts = TiltedPolicies.at(before, old, table.thresholds, table.step_share, "exact")
     violation = float(tilts.needed[0])
     if violation <= 0:
         count("E[KL] ≤ δ, feasible start", kl <= DELTA * (1 + 1e-9))
@@ -92,7 +92,9 @@ def main() -> None:
             policy = layout.pad_policy(rng.dirichlet(np.ones(model.actions), model.states))
             worst = worst_case(table, policy, Dual())
             for _ in range(STEPS):
-                tilts = TiltedPolicies.at(policy, worst, table.thresholds, table.discount, "exact")
+                tilts = TiltedPolicies.at(
+                    policy, worst, table.thresholds, table.step_share, "exact"
+                )
                 moved, _, met = project(tilts, improve(tilts, jnp.asarray(DELTA)))
                 if not met:
                     break

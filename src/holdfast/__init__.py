@@ -20,7 +20,7 @@ _PUBLIC = {
     "holdfast.gym.disturb": "disturb",
     "holdfast.gym.from_gymnasium": "from_gymnasium",
     "holdfast.gym.costs": "Transition speed_limit",
-    "holdfast.model": "Constraint Kernel RobustCMDP at_least at_most",
+    "holdfast.model": "Constraint Kernel RobustCMDP at_least at_most reach",
     "holdfast.model.logs.from_log": "from_log",
     "holdfast.model.logs.summary": "LogSummary",
     "holdfast.model.mdptoolbox": "from_mdptoolbox",
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from holdfast.model import RobustCMDP as RobustCMDP
     from holdfast.model import at_least as at_least
     from holdfast.model import at_most as at_most
+    from holdfast.model import reach as reach
     from holdfast.model.logs.from_log import from_log as from_log
     from holdfast.model.logs.summary import LogSummary as LogSummary
     from holdfast.model.mdptoolbox import from_mdptoolbox as from_mdptoolbox

@@ -262,8 +262,8 @@ def test_bad_signals(signal, message):
         ),
         (
             lambda: model(constraints=[hf.at_least(PAIRS, 1.0), (PAIRS, 2.5)]),
-            "constraints[1]: expected at_least(signal, threshold) or at_most(signal, threshold), "
-            "got tuple",
+            "constraints[1]: expected at_least(signal, threshold), at_most(signal, threshold) or "
+            "reach(states, …), got tuple",
         ),
         (
             lambda: model(constraints=hf.at_least(PAIRS, 1.0)),

@@ -89,5 +89,11 @@ def first_place(wrong: np.ndarray) -> tuple[tuple[int, ...], str]:
         ((1, 0), '(state 1, action 0)')
     """
     index = tuple(int(i) for i in np.argwhere(wrong)[0])
-    names = ["", "state {}", "(state {}, action {})", "(state {}, action {}, entry {})"]
+    names = [
+        "",
+        "state {}",
+        "(state {}, action {})",
+        "(state {}, action {}, entry {})",
+        "(step {}, state {}, action {}, entry {})",
+    ]
     return index, names[len(index)].format(*index)

@@ -59,9 +59,11 @@ class CertifyCommand:
         with refused():
             model = self.uncertainty.apply(read_model(self.model))
             policy = read_policy(self.policy)
-            if policy.shape != (model.states, model.actions):
+            expected = () if model.horizon is None else (model.horizon,)
+            if policy.shape != (*expected, model.states, model.actions):
+                steps = "" if model.horizon is None else f"a horizon of {model.horizon}, "
                 raise ValueError(
-                    f"{self.policy}: a policy of shape {policy.shape}, but {self.model} has "
+                    f"{self.policy}: a policy of shape {policy.shape}, but {self.model} has {steps}"
                     f"{model.states} states and {model.actions} actions"
                 )
             for file in filter(None, (self.out, self.proof)):

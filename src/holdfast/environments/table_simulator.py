@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from holdfast._support.arguments import check_choice, check_whole_number
 from holdfast._support.fields import constant
-from holdfast.model import Kernel, RobustCMDP
+from holdfast.model import Kernel, Reach, RobustCMDP
 from holdfast.registry import ENVIRONMENTS
 from holdfast.simulators.environment import Discrete, Environment, GaussianNoise, Outcomes, Step
 
@@ -88,6 +88,12 @@ class TableSimulator(Environment):
         disturbance: Literal["outcome", "gaussian"] = "outcome",
     ) -> None:
         check_choice("disturbance", disturbance, ("outcome", "gaussian"))
+        reaching = any(isinstance(constraint, Reach) for constraint in model.constraints)
+        if model.horizon is not None or model.allowed is not None or reaching:
+            raise ValueError(
+                "model: a table with a horizon, a reach rule or a rule on actions does not run as a "
+                "simulator; use solve and certify"
+            )
         if horizon is None:
             slow = model.discount > _REMAINDER
             horizon = math.ceil(math.log(_REMAINDER) / math.log(model.discount)) if slow else 1

@@ -40,8 +40,9 @@ class ConstraintThreshold:
     def of(model: RobustCMDP) -> tuple[ConstraintThreshold, ...]:
         """Return the thresholds of a model's constraints, in the model's order."""
         return tuple(
-            ConstraintThreshold("utility" if c.sense == "at_least" else "cost", c.threshold, c.name)
+            ConstraintThreshold(kind, c.threshold, None if c.label == kind else c.label)
             for c in model.constraints
+            for kind in ["utility" if c.sense == "at_least" else "cost"]
         )
 
     def values(self, margins: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

@@ -15,6 +15,7 @@ from holdfast._support.arguments import first_place, numbers_of
 _ROW_SUM_TOLERANCE = 1e-8
 # Single precision rounds each probability by 6e-8, so the sum of a long row is no closer than this.
 _SINGLE_PRECISION_TOLERANCE = 1e-6
+EPS = float(np.finfo(np.float64).eps)
 # The smallest normal number. Compiled code replaces smaller ones by zero.
 SMALLEST = float(np.finfo(np.float64).tiny)
 

@@ -21,7 +21,8 @@ class Kernel:
 
     Arguments:
         successors: (S, A, K) integers, the index of each next state.
-        probabilities: (S, A, K), rows that sum to one.
+        probabilities: (S, A, K), rows that sum to one; for a model with a horizon also (H, S, A, K), one
+            kernel for each step.
 
     Example:
         >>> import holdfast as hf
@@ -33,7 +34,7 @@ class Kernel:
     """
 
     successors: Int[np.ndarray, "S A K"]
-    probabilities: Float[np.ndarray, "S A K"]
+    probabilities: Float[np.ndarray, "*H S A K"]
 
     def __post_init__(self) -> None:
         successors = numbers_of("successors", self.successors, dtype=None)
@@ -44,7 +45,7 @@ class Kernel:
         if not np.issubdtype(successors.dtype, np.integer):
             raise ValueError(f"successors: expected integers, got {successors.dtype}")
         shape = numbers_of("probabilities", self.probabilities).shape
-        if shape != successors.shape:
+        if shape[-3:] != successors.shape or len(shape) > 4:
             raise ValueError(
                 f"probabilities: shape {shape} differs from that of successors, {successors.shape}"
             )
@@ -55,7 +56,7 @@ class Kernel:
             raise ValueError(
                 f"successors: {where} is {successors[index]}, but states are 0 to {states - 1}"
             )
-        rows = check_distributions("probabilities", self.probabilities)
+        rows = check_rows("probabilities", self.probabilities)
         object.__setattr__(self, "successors", frozen(successors.astype(np.int32)))
         object.__setattr__(self, "probabilities", rows)
 
@@ -69,33 +70,40 @@ class Kernel:
         """Number of actions."""
         return self.successors.shape[1]
 
-    def dense(self) -> Float[np.ndarray, "S A S"]:
-        """Return the same kernel as an (S, A, S) array."""
-        states, actions, _ = self.successors.shape
-        row = np.arange(states * actions).reshape(states, actions, 1)
-        place = (row * states + self.successors).ravel()
-        dense = grouped_sum(place, self.probabilities.ravel(), states * actions * states)
-        return dense.reshape(states, actions, states)
+    def dense(self) -> Float[np.ndarray, "*H S A S"]:
+        """Return the same kernel as an (S, A, S) array, or (H, S, A, S)."""
+        *rows, _ = self.probabilities.shape
+        row = np.arange(np.prod(rows)).reshape(*rows, 1)
+        place = (row * self.states + self.successors).ravel()
+        dense = grouped_sum(place, self.probabilities.ravel(), row.size * self.states)
+        return dense.reshape(*rows, self.states)
 
     def __repr__(self) -> str:
         states, actions, width = self.successors.shape
         return f"Kernel(states={states}, actions={actions}, successors={width})"
 
 
-def dense_kernel(transitions: Any) -> Float[np.ndarray, "S A S"]:
-    """Return a checked (S, A, S) array of transition probabilities."""
+def dense_kernel(transitions: Any) -> Float[np.ndarray, "*H S A S"]:
+    """Return a checked (S, A, S) array of transition probabilities, or (H, S, A, S)."""
     shape = numbers_of("transitions", transitions).shape
-    if len(shape) != 3 or 0 in shape or shape[0] != shape[2]:
+    if len(shape) not in (3, 4) or 0 in shape or shape[-3] != shape[-1]:
         raise ValueError(
             f"transitions: expected shape (states, actions, states), got {shape}; "
             "for successor lists use holdfast.Kernel"
         )
-    return check_distributions("transitions", transitions)
+    return check_rows("transitions", transitions)
+
+
+def check_rows(name: str, given: Any) -> Float[np.ndarray, "*H S A K"]:
+    """Return checked rows, one step after the other if there is a leading axis of steps."""
+    if np.ndim(given) < 4:
+        return check_distributions(name, given)
+    return frozen(np.stack([check_distributions(f"{name}[{t}]", g) for t, g in enumerate(given)]))
 
 
 def dropped(
-    transitions: Float[np.ndarray, "S A S"] | Kernel, least: float
-) -> Float[np.ndarray, "S A S"] | Kernel:
+    transitions: Float[np.ndarray, "*H S A S"] | Kernel, least: float
+) -> Float[np.ndarray, "*H S A S"] | Kernel:
     """Return a kernel without the successors whose probability is below `least`, renormalised.
 
     Raises:

@@ -14,11 +14,23 @@ from holdfast.model.cmdp import RobustCMDP
 from holdfast.model.constraints import Constraint
 from holdfast.model.kernel import Kernel
 from holdfast.model.logs.summary import LogSummary
+from holdfast.model.rules import Reach, reach
 from holdfast.registry import UNCERTAINTY
 from holdfast.uncertainty import UncertaintySet
 
 _FORMAT = "holdfast-model-1"
-_ARRAYS = ("header", "reward", "initial", "successors", "probabilities", "transitions", "policy")
+_ARRAYS = (
+    *(
+        "header",
+        "reward",
+        "initial",
+        "successors",
+        "probabilities",
+        "transitions",
+        "allowed",
+        "policy",
+    ),
+)
 _SET = "uncertainty_"
 # Fields that do not change any value. A file has them in its header under "about", if there are any.
 _ABOUT = ("state_names", "action_names", "labels")
@@ -30,11 +42,11 @@ def model_to_arrays(model: RobustCMDP) -> tuple[dict[str, Any], dict[str, np.nda
     header = {
         "format": _FORMAT,
         "discount": model.discount,
-        "constraints": [
-            {"threshold": c.threshold, "sense": c.sense, "name": c.name} for c in model.constraints
-        ],
+        "constraints": [_described(constraint) for constraint in model.constraints],
         "uncertainty": uncertainty,
     }
+    if model.horizon is not None:
+        header["horizon"] = model.horizon
     about = {name: getattr(model, name) for name in _ABOUT}
     about["data"] = None if model.data is None else model.data.to_dict()
     if any(value is not None for value in about.values()):
@@ -45,9 +57,44 @@ def model_to_arrays(model: RobustCMDP) -> tuple[dict[str, Any], dict[str, np.nda
         arrays["probabilities"] = model.transitions.probabilities
     else:
         arrays["transitions"] = model.transitions
-    arrays |= {f"constraint_{i}": c.signal for i, c in enumerate(model.constraints)}
+    if model.allowed is not None:
+        arrays["allowed"] = model.allowed
+    sums = {i: c for i, c in enumerate(model.constraints) if not isinstance(c, Reach)}
+    arrays |= {f"constraint_{i}": c.signal for i, c in sums.items()}
     arrays |= {f"{_SET}{name}": value for name, value in set_arrays.items()}
     return header, arrays
+
+
+def _described(constraint: Constraint) -> dict[str, Any]:
+    """Return what a header says about a constraint; a sum over all steps is the default."""
+    described: dict[str, Any] = {
+        "threshold": constraint.threshold,
+        "sense": constraint.sense,
+        "name": constraint.name,
+    }
+    if constraint.per != "total":
+        described["per"] = constraint.per
+    if isinstance(constraint, Reach):
+        described |= {"reach": list(constraint.states), "avoid": list(constraint.avoid)}
+    return described
+
+
+def _constraint(described: dict[str, Any], arrays: dict[str, np.ndarray], index: int) -> Constraint:
+    if "reach" in described:
+        sense = described["sense"]
+        return reach(
+            described["reach"],
+            avoid=described["avoid"],
+            name=described["name"],
+            **{sense: described["threshold"]},
+        )
+    return Constraint(
+        arrays[f"constraint_{index}"],
+        described["threshold"],
+        described["sense"],
+        described["name"],
+        described.get("per", "total"),
+    )
 
 
 def model_to_bytes(model: RobustCMDP) -> bytes:
@@ -104,11 +151,12 @@ def _from_arrays(
         transitions=transitions,
         reward=arrays["reward"],
         constraints=[
-            Constraint(arrays[f"constraint_{i}"], c["threshold"], c["sense"], c["name"])
-            for i, c in enumerate(header["constraints"])
+            _constraint(described, arrays, i) for i, described in enumerate(header["constraints"])
         ],
         initial=arrays["initial"],
         discount=header["discount"],
+        horizon=header.get("horizon"),
+        allowed=arrays.get("allowed"),
         uncertainty=uncertainty.from_arrays(header["uncertainty"], fields),
         **{name: about.get(name) for name in _ABOUT},
         data=LogSummary.from_dict(about["data"]) if "data" in about else None,

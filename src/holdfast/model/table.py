@@ -10,13 +10,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from holdfast._support.mappings import make_room
 from holdfast._support.precision import float64
+from holdfast.model.allowed import only_allowed
+from holdfast.model.boundaries import Boundaries
+from holdfast.model.by_step import over_steps, step_counts
 from holdfast.model.checks import SMALLEST, normalised
 from holdfast.model.cmdp import RobustCMDP
-from holdfast.model.kernel import Kernel, grouped_sum
+from holdfast.model.entries import LEAST_STATES, compact_rows, entries_of, in_rows
+from holdfast.model.entries import padded_size as padded_size
+from holdfast.model.kernel import Kernel
+from holdfast.model.rules import Reach
 from holdfast.uncertainty import UncertaintySet
 
 # Lists of more states than this are evaluated by sweeps; up to it, dense factors are faster.
@@ -29,6 +35,10 @@ class Table(eqx.Module):
     Padded states lead to themselves, pay nothing and are never reached. Padded actions are copies of
     the first one, and no policy takes them. Padded successors have probability zero.
 
+    With a horizon nothing is padded, and the steps of policies and values are further rows: a policy
+    has the shape (H·S, A). The kernel, the set and the signals have a leading axis of steps if they
+    differ by step.
+
     Attributes:
         probabilities: nominal kernel.
         successors: next state of every entry, or None for a dense kernel, whose entry k is state k.
@@ -37,20 +47,31 @@ class Table(eqx.Module):
         initial: initial distribution ρ.
         discount: γ.
         uncertainty: the uncertainty set, in the layout of the table.
+        step_share: 1/Σ_t γ^t, the weight of the first step: 1−γ without a horizon.
+        boundaries: boundary values of the signals, or None if no rule has one.
+        horizon: number of steps H, or None.
     """
 
-    probabilities: Float[Array, "S A K"]
-    successors: Int[Array, "S A K"] | None
-    signals: Float[Array, "n S A J"]
+    probabilities: Float[Array, "*H S A K"]
+    successors: Int[Array, "*H S A K"] | None
+    signals: Float[Array, "n *steps S A J"]
     thresholds: Float[Array, " m"]
     initial: Float[Array, " S"]
     discount: Float[Array, ""]
     uncertainty: UncertaintySet
+    step_share: Float[Array, ""]
+    boundaries: Boundaries | None = None
+    horizon: int | None = eqx.field(static=True, default=None)
 
     @property
     def states(self) -> int:
         """Number of states, padding included."""
-        return self.probabilities.shape[0]
+        return self.probabilities.shape[-3]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of a policy: a row for each state, and for each step of a horizon."""
+        return self.states * (self.horizon or 1)
 
     @property
     def is_large(self) -> bool:
@@ -61,9 +82,44 @@ class Table(eqx.Module):
         """Return a function of the next state, in a shape that broadcasts to the probabilities."""
         return values if self.successors is None else values[self.successors]
 
-    def with_signals(self, signals: Float[Array, "n S A J"]) -> Table:
-        """Return the table with other signals, and no thresholds."""
-        return dataclasses.replace(self, signals=signals, thresholds=_no_thresholds())
+    def with_signals(
+        self, signals: Float[Array, "n *steps S A J"], boundaries: Boundaries | None = None
+    ) -> Table:
+        """Return the table with other signals and their boundary values, and no thresholds."""
+        return dataclasses.replace(
+            self, signals=signals, boundaries=boundaries, thresholds=_no_thresholds()
+        )
+
+    def only(self, index: int) -> Table:
+        """Return the table with one of its signals."""
+        one = slice(index, index + 1)
+        boundaries = jax.tree.map(lambda leaf: leaf[one], self.boundaries)
+        return self.with_signals(self.signals[one], boundaries)
+
+    @property
+    def boundary(self) -> Boundaries | None:
+        """The boundary values of a table's only signal, (S,), or None."""
+        return jax.tree.map(lambda leaf: leaf[0], self.boundaries)
+
+    def negated(self) -> Table:
+        """Return the table with the signs of all signals changed."""
+        return self.with_signals(-self.signals, self.boundaries and self.boundaries.negated())
+
+    def with_uncertainty(self, uncertainty: UncertaintySet) -> Table:
+        """Return the table with another uncertainty set in its layout."""
+        return dataclasses.replace(self, uncertainty=jax.tree.map(jnp.asarray, uncertainty))
+
+    def at_step(self, step: Int[Array, ""]) -> Table:
+        """Return the table with the kernel and the set of one step of the horizon."""
+        if self.probabilities.ndim == 3:
+            return self
+        own, shared = self.uncertainty.by_row()
+        return dataclasses.replace(
+            self,
+            probabilities=self.probabilities[step],
+            successors=None if self.successors is None else self.successors[step],
+            uncertainty=eqx.combine(jax.tree.map(lambda a: a[step], own), shared),
+        )
 
 
 @functools.cache
@@ -89,57 +145,88 @@ class TableLayout:
     place: Int[np.ndarray, "S A K"] | None
     share: Float[np.ndarray, "S A K"] | None
 
-    def pad_policy(self, policy: Float[np.ndarray, "S A"]) -> Float[Array, "padded_S padded_A"]:
-        """Return a policy with uniform rows in the padded states and no mass on the padded actions."""
+    def pad_policy(self, policy: Float[np.ndarray, "*H S A"]) -> Float[Array, "rows padded_A"]:
+        """Return a policy with uniform rows in the padded states and no mass on the padded actions.
+
+        The steps of a horizon are further rows.
+        """
+        if self.table.horizon is not None:
+            return jnp.asarray(policy.reshape(self.table.rows, -1))
         states, actions = policy.shape
         padded = np.zeros(self.table.probabilities.shape[:2])
         padded[:, :actions] = 1 / actions
         padded[:states, :actions] = policy
         return jnp.asarray(padded)
 
-    def unpad_policy(self, policy: Array) -> Float[np.ndarray, "S A"]:
-        """Return a policy of the table as a policy of the model."""
-        rows = np.array(policy)[: self.model.states]
-        rows[:, 0] += rows[:, self.model.actions :].sum(-1)
-        rows = rows[:, : self.model.actions]
+    def unpad_policy(self, policy: Array) -> Float[np.ndarray, "*H S A"]:
+        """Return a policy of the table as a policy of the model, on its allowed actions."""
+        rows = np.array(self.unpad_states(policy))
+        rows[..., 0] += rows[..., self.model.actions :].sum(-1)
+        rows = rows[..., : self.model.actions]
+        if self.model.allowed is not None:  # the others are copies of an allowed action
+            allowed = np.asarray(self.model.allowed)
+            outside = np.where(allowed, 0.0, rows)
+            moved = np.arange(self.model.actions) == allowed.argmax(-1)[:, None]
+            rows = rows - outside + moved * outside.sum(-1, keepdims=True)
         return normalised(np.where(rows < SMALLEST, 0.0, rows))
 
+    def unpad_states(self, array: Any) -> np.ndarray:
+        """Return an array over the table's rows as one over states, or over steps and states."""
+        array = np.asarray(array)
+        if self.table.horizon is not None:
+            return array.reshape(self.table.horizon, self.model.states, *array.shape[1:])
+        return array[: self.model.states]
+
     def unpad(self, array: Any) -> np.ndarray:
-        """Return an array over states, or over states and actions, without the padding."""
-        array = np.asarray(array)[: self.model.states]
-        return array[:, : self.model.actions] if array.ndim > 1 else array
+        """Return an array over rows, or over rows and actions, without the padding."""
+        rows = self.unpad_states(array)
+        return rows[..., : self.model.actions] if np.ndim(array) > 1 else rows
 
     def rows(self, array: np.ndarray) -> np.ndarray:
         """Return an array of the user's kernel layout, with any further axes, in the table's layout."""
         table_shape = self.table.probabilities.shape
         rows = np.zeros((*table_shape, *array.shape[3:]))
-        own = _in_rows(self.place, array, table_shape[-1])
+        own = in_rows(self.place, array, table_shape[-1])
         rows[: self.model.states] = own[:, _padded_actions(self.model.actions, table_shape[1])]
         return rows
 
     def kernel(self, probabilities: Any) -> np.ndarray | Kernel:
-        """Return a kernel of the table in the form of the user's own."""
-        states = self.model.states
-        rows = np.asarray(probabilities)[:states, : self.model.actions]
+        """Return a kernel of the table in the form of the user's own.
+
+        Actions that are not allowed have their nominal rows.
+        """
+        model, states = self.model, self.model.states
+        rows = self.unpad_states(probabilities)[..., : model.actions, :]
         if self.place is None:
             rows = rows[..., :states]
         else:
-            kept = self.place >= 0
-            taken = np.take_along_axis(rows, np.where(kept, self.place, 0), axis=-1)
-            rows = np.where(kept, taken * self.share, 0.0)
+            assert self.share is not None
+            place = self.place.reshape(-1, states, *self.place.shape[1:])
+            share = self.share.reshape(place.shape)
+            if model.horizon is None:
+                place, share = place[0], share[0]
+            place = np.broadcast_to(place, (*rows.shape[:-1], place.shape[-1]))
+            kept = place >= 0
+            taken = np.take_along_axis(rows, np.where(kept, place, 0), axis=-1)
+            rows = np.where(kept, taken * share, 0.0)
         rows = normalised(rows)
-        if not isinstance(self.model.transitions, Kernel):
+        lists = model.transitions if isinstance(model.transitions, Kernel) else None
+        if model.allowed is not None:
+            nominal = model.nominal if lists is None or self.place is not None else lists.dense()
+            rows = np.where(np.asarray(model.allowed)[..., None], rows, nominal)
+        if lists is None:
             return rows
         if self.place is None:  # the set may reach any state, so the lists contain all of them
-            return Kernel(np.broadcast_to(np.arange(states), rows.shape), rows)
-        return Kernel(self.model.transitions.successors, rows)
+            every = np.broadcast_to(np.arange(states), (states, model.actions, states))
+            return Kernel(every, rows)
+        return Kernel(lists.successors, rows)
 
 
 def layout_of(model: RobustCMDP) -> TableLayout:
     """Return the layout of a model, which is made once and kept with the model."""
     cached = model.__dict__.get("_table_layout")
     if cached is None:
-        cached = _lay_out(model)
+        cached = _lay_out(model) if model.horizon is None else _lay_out_steps(model)
         model.__dict__["_table_layout"] = cached
     return cached
 
@@ -149,23 +236,14 @@ def unpadded_table(model: RobustCMDP) -> Table:
     return _lay_out(model, padded=False).table
 
 
-def padded_size(n: int, least: int = 1) -> int:
-    """Return a size rounded up, so that models of similar size share compiled programs.
-
-    Sizes are powers of two up to 128, and multiples of 128 beyond, where a power of two would cost more
-    time than the compilation it saves.
-    """
-    return max(least, 1 << (n - 1).bit_length()) if n <= 128 else -(-n // 128) * 128
-
-
 # Models of up to this many entries (512 KiB) are padded to the same few shapes: computing on them takes
 # less time than compiling for another shape.
 _SMALL = 1 << 16
-_LEAST_STATES, _LEAST_ACTIONS, _LEAST_SUCCESSORS = 64, 8, 4
+_LEAST_ACTIONS, _LEAST_SUCCESSORS = 8, 4
 
 
 def _padded_shape(states: int, actions: int, width: int, dense: bool) -> tuple[int, int, int]:
-    padded_states = padded_size(states, _LEAST_STATES)
+    padded_states = padded_size(states, LEAST_STATES)
     padded_width = padded_states if dense else padded_size(width, _LEAST_SUCCESSORS)
     padded_actions = padded_size(actions, _LEAST_ACTIONS)
     if padded_states * padded_actions * padded_width > _SMALL:
@@ -180,8 +258,13 @@ def _padded_actions(actions: int, padded: int) -> Int[np.ndarray, " padded_A"]:
 
 @float64
 def _lay_out(model: RobustCMDP, *, padded: bool = True) -> TableLayout:
+    user, model = model, only_allowed(model)
     uncertainty = cast(UncertaintySet, model.uncertainty)
-    successors, probabilities, place, share = _rows(model)
+    signals = [model.reward, *(c.utility for c in model.constraints)]
+    telling = [signal for signal in signals if signal.ndim == 3]
+    successors, probabilities, place, share = compact_rows(
+        *entries_of(model), uncertainty, telling, model.states
+    )
     states, actions, width = probabilities.shape
     dense = successors is None
     shape = states, actions, width
@@ -214,10 +297,9 @@ def _lay_out(model: RobustCMDP, *, padded: bool = True) -> TableLayout:
         if array.ndim == 0:
             array = np.broadcast_to(array, model.nominal.shape)
         laid_out = np.zeros(shape)
-        laid_out[:states, :, :width] = _in_rows(place, array, width)[:, copies]
+        laid_out[:states, :, :width] = in_rows(place, array, width)[:, copies]
         return laid_out
 
-    signals = [model.reward, *(c.utility for c in model.constraints)]
     if p.size > _SMALL and all(signal.ndim == 2 for signal in signals):
         stacked = np.zeros((len(signals), *shape[:2], 1))
         stacked[:, :states, :, 0] = np.stack(signals)[:, :, copies]
@@ -235,81 +317,74 @@ def _lay_out(model: RobustCMDP, *, padded: bool = True) -> TableLayout:
         initial=jnp.asarray(initial),
         discount=jnp.asarray(model.discount, jnp.float64),
         uncertainty=jax.tree.map(jnp.asarray, uncertainty.laid_out(pairs, entries)),
+        step_share=jnp.asarray(1 - model.discount, jnp.float64),
+        boundaries=_boundaries(model, shape[0]),
     )
-    return TableLayout(model, jax.block_until_ready(table), place, share)
+    return TableLayout(user, jax.block_until_ready(table), place, share)
 
 
-def _rows(model: RobustCMDP) -> tuple[Any, np.ndarray, Any, Any]:
-    """Return successors (None if dense), probabilities, and place and share of the user's entries."""
-    kernel, uncertainty = model.transitions, cast(UncertaintySet, model.uncertainty)
-    if not uncertainty.fits_lists:
-        return None, kernel.dense() if isinstance(kernel, Kernel) else kernel, None, None
-    if isinstance(kernel, Kernel):
-        successors, probabilities = kernel.successors, kernel.probabilities
-    else:
-        widest = int(uncertainty.reach(kernel).sum(-1).max())
-        # A dense kernel of mostly zeros is stored as lists.
-        if 2 * widest > padded_size(model.states, _LEAST_STATES):
-            return None, kernel, None, None
-        probabilities = kernel
-        successors = np.broadcast_to(np.arange(model.states, dtype=np.int32), kernel.shape)
-    signals = [model.reward, *(c.signal for c in model.constraints)]
-    telling = [signal for signal in signals if signal.ndim == 3]
-    if not uncertainty.merges:
-        telling = [np.broadcast_to(np.arange(probabilities.shape[-1]), probabilities.shape)]
-    return _compact(successors, probabilities, telling, uncertainty.reach(probabilities))
+@float64
+def _lay_out_steps(model: RobustCMDP) -> TableLayout:
+    """Return the layout of a model with a horizon, without padding."""
+    user, model = model, only_allowed(model)
+    given = cast(UncertaintySet, model.uncertainty)
+    horizon, states, actions = cast(int, model.horizon), model.states, model.actions
+    signals = [model.reward, *(c.utility for c in model.constraints)]
+    telling = [signal for signal in signals if model.by_next_state(signal)]
+    varies = step_counts(given) or any(a.ndim == 4 for a in (model.nominal, *telling))
+    count = horizon if varies else 1
 
+    def rows(array: np.ndarray) -> np.ndarray:
+        """Return an array over steps, states and actions with the steps as further rows."""
+        full = np.broadcast_to(array, (count, *array.shape[-3:]))
+        return full.reshape(-1, *array.shape[-2:])
 
-def _compact(
-    successors: np.ndarray,
-    probabilities: np.ndarray,
-    signals: list[np.ndarray],
-    reached: Bool[np.ndarray, "S A K"],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return lists without unreachable entries; equal successors with equal signals are merged."""
-    states, actions, width = probabilities.shape
-    kept = np.flatnonzero(reached)
-    row = kept // width
-    keys = [successors.ravel()[kept], *(s.ravel()[kept] for s in signals)]
-    order = np.lexsort([*reversed(keys), row])
-    row, keys = row[order], [key[order] for key in keys]
-    fresh_row = np.r_[True, row[1:] != row[:-1]]
-    fresh = fresh_row.copy()
-    for key in keys:
-        fresh[1:] |= key[1:] != key[:-1]
-    group = np.cumsum(fresh) - 1
-    first_group_of_row = group[fresh_row]  # every row has mass, so no row is missing
-    position = group - first_group_of_row[row]
-    new_width = int(position.max()) + 1
-
-    own = probabilities.ravel()[kept][order]
-    size = states * actions * new_width
-    merged = grouped_sum(row * new_width + position, own, size).reshape(-1, new_width)
-    lists = np.zeros((states * actions, new_width), np.int32)
-    lists[row, position] = keys[0]
-    place = np.full(probabilities.size, -1)
-    place[kept[order]] = position
-    share = np.zeros(probabilities.size)
-    whole = merged[row, position]
-    share[kept[order]] = np.divide(own, whole, out=np.ones_like(whole), where=whole > 0)
-    shape = (states, actions, new_width)
-    return (
-        lists.reshape(shape),
-        merged.reshape(shape),
-        place.reshape(probabilities.shape),
-        share.reshape(probabilities.shape),
+    successors, probabilities = entries_of(model)
+    successors = None if successors is None else rows(successors)
+    uncertainty = over_steps(given, count, model.nominal.shape[-3:])
+    successors, probabilities, place, share = compact_rows(
+        successors, rows(probabilities), uncertainty, [rows(s) for s in telling], states
     )
+    shape = states, actions, probabilities.shape[-1]
+    lead = (horizon,) if varies else ()
+
+    def entries(array: np.ndarray) -> np.ndarray:
+        array = np.broadcast_to(array, rows(model.nominal).shape) if array.ndim == 0 else array
+        return in_rows(place, array, shape[-1])
+
+    laid_out = uncertainty.laid_out(
+        lambda array: np.broadcast_to(array, (count * states, actions)), entries
+    ).map_rows(lambda array, _: array.reshape(*lead, states, *array.shape[1:]))
+    by_step = bool(varies) or any(s.ndim > 2 for s in signals if not model.by_next_state(s))
+    steps = (horizon,) if by_step else ()
+    stacked = np.zeros((len(signals), *steps, states, actions, shape[-1] if telling else 1))
+    for i, signal in enumerate(signals):
+        if model.by_next_state(signal):
+            stacked[i] = entries(rows(signal)).reshape(-1, *shape) if lead else entries(signal)
+        else:
+            stacked[i] = signal[..., None]
+    table = Table(
+        probabilities=jnp.asarray(probabilities.reshape(*lead, *shape)),
+        successors=None if successors is None else jnp.asarray(successors.reshape(*lead, *shape)),
+        signals=jnp.asarray(stacked),
+        thresholds=jnp.asarray([c.utility_threshold for c in model.constraints], jnp.float64),
+        initial=jnp.asarray(model.initial),
+        discount=jnp.asarray(model.discount, jnp.float64),
+        uncertainty=jax.tree.map(jnp.asarray, laid_out),
+        step_share=jnp.asarray(1 / model.total_weight, jnp.float64),
+        boundaries=_boundaries(model, states),
+        horizon=horizon,
+    )
+    return TableLayout(user, jax.block_until_ready(table), place, share)
 
 
-def _in_rows(place: np.ndarray | None, array: np.ndarray, width: int) -> np.ndarray:
-    """Return an array over the user's entries, or over (s, a), in the table's `width` entries."""
-    if array.ndim == 2:
-        return np.broadcast_to(array[..., None], (*array.shape, width))
-    states, actions, entries, *rest = array.shape
-    rows = np.zeros((states, actions, width, *rest))
-    if place is None:
-        rows[:, :, :entries] = array
-        return rows
-    s, a, k = np.nonzero(place >= 0)
-    rows[s, a, place[s, a, k]] = array[s, a, k]
-    return rows
+def _boundaries(model: RobustCMDP, padded_states: int) -> Boundaries | None:
+    """Return the boundary values of all signals, or None if no constraint is a `reach` rule."""
+    if not any(isinstance(c, Reach) for c in model.constraints):
+        return None
+    stops = np.zeros((1 + len(model.constraints), padded_states), bool)
+    pays = np.zeros(stops.shape)
+    for i, rule in enumerate(model.constraints, start=1):
+        if isinstance(rule, Reach):
+            stops[i, : model.states], pays[i, : model.states] = rule.stops, rule.pays
+    return Boundaries(jnp.asarray(stops), jnp.asarray(pays))

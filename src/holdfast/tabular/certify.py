@@ -13,9 +13,8 @@ from jaxtyping import Float
 
 from holdfast._support.arguments import check_number, check_whole_number
 from holdfast._support.precision import float64
-from holdfast.model import RobustCMDP
+from holdfast.model import Reach, RobustCMDP, policy_of
 from holdfast.model.names import PolicyLike
-from holdfast.model.policies import policy_of
 from holdfast.model.table import TableLayout, layout_of, unpadded_table
 from holdfast.tabular.certificates.branch_and_bound import branch_and_bound
 from holdfast.tabular.certificates.critical_factor import critical_factors
@@ -30,7 +29,7 @@ from holdfast.tabular.certificates.occupancy_tree import (
 from holdfast.tabular.certificates.proof import save_proof
 from holdfast.tabular.certificates.upper_bound import LagrangianBound, lagrangian_bound
 from holdfast.tabular.evaluate import Evaluation, evaluate, feasibility
-from holdfast.tabular.evaluation.optimum import robust_optimum
+from holdfast.tabular.evaluation.optimum import best_of
 
 # Largest model for branch and bound, which solves dense linear systems of this size thousands of times.
 _MOST_STATES_TO_DIVIDE = 512
@@ -67,7 +66,7 @@ class Certificate:
             have on its own, in the user's sense, (m,); otherwise None.
         evaluation: the policy's values.
         model: the model.
-        policy: the policy, (S, A).
+        policy: the policy, (S, A), or (H, S, A) with a horizon.
 
     Example:
         >>> import holdfast as hf
@@ -95,7 +94,7 @@ class Certificate:
     attainable: Float[np.ndarray, " m"] | None
     evaluation: Evaluation
     model: RobustCMDP
-    policy: Float[np.ndarray, "S A"]
+    policy: Float[np.ndarray, "*H S A"]
 
     @property
     def gap(self) -> float:
@@ -110,8 +109,15 @@ class Certificate:
         The proof is exact, and is checked before it is written.
 
         Raises:
-            ValueError: the set is user-defined, or a statement could not be proved exactly.
+            ValueError: the set is user-defined, a statement could not be proved exactly, or the model
+                has a horizon, a reach rule, a mean of a step or a rule on actions.
         """
+        by_step = any(constraint.per == "step" for constraint in self.model.constraints)
+        if self.model.horizon is not None or by_step or _has_rules(self.model):
+            raise ValueError(
+                "certificate: proof files are for sums without a horizon; this model has a horizon, "
+                "a reach rule, a mean of a step, or a rule on actions"
+            )
         save_proof(self, path)
 
     def to_dict(self) -> dict[str, Any]:
@@ -150,11 +156,10 @@ class Certificate:
             f"{'':{width}}  {'worst case':>12}  {'nominal':>12}  {'margin':>12}  {'breaks at':>10}",
             f"{'reward':{width}}  {self.reward:12.6g}  {numbers['reward']['nominal']:12.6g}",
         ]
-        lines += [
-            f"{c['constraint']:{width}}  {c['worst']:12.6g}  {c['nominal']:12.6g}  {c['margin']:12.6g}"
-            f"  {_factor(c['critical_factor']):>10}{'' if c['holds'] else '  violated'}"
-            for c in numbers["constraints"]
-        ]
+        for rule, c in zip(self.model.constraints, numbers["constraints"], strict=True):
+            cells = [f"{rule.number(c[name]):>12}" for name in ("worst", "nominal", "margin")]
+            breaks = f"{_factor(c['critical_factor']):>10}{'' if c['holds'] else '  violated'}"
+            lines.append("  ".join([f"{c['constraint']:{width}}", *cells, breaks]))
         return "\n".join([*lines, *self._conclusions()])
 
     def _conclusions(self) -> list[str]:
@@ -165,6 +170,13 @@ class Certificate:
             bound = f"no feasible policy has a worst-case reward above {self.upper_bound:.6g}"
             gap = gap_text(self.gap).replace("< ", "below ")
             lines.append(f"{bound} (gap {gap})" if gap else bound)
+        if any(isinstance(c, Reach) for c in self.model.constraints) and math.isfinite(
+            self.upper_bound
+        ):
+            lines.append(
+                "the bound includes policies that remember which events have happened; this policy does "
+                "not remember them"
+            )
         if self.model.constraints and self.feasible:
             lines.append(
                 "the constraints hold for every radius"
@@ -173,7 +185,7 @@ class Certificate:
             )
         if self.attainable is not None:
             named = zip(self.model.constraints, self.attainable, strict=True)
-            best = ", ".join(f"{value:.6g} for {constraint}" for constraint, value in named)
+            best = ", ".join(f"{c.number(value)} for {c}" for c, value in named)
             lines.append(f"best worst-case value of each constraint on its own: {best}")
         return lines
 
@@ -213,7 +225,8 @@ def certify(
     Arguments:
         model: the model, or its name.
         policy: probabilities (S, A) with rows that sum to one, action indices (S,), or a mapping such as
-            {"worn": "service"} from every state to an action or to probabilities of actions.
+            {"worn": "service"} from every state to an action or to probabilities of actions. With a
+            horizon also (H, S, A) or (H, S).
         bound: whether to compute an upper bound on the worst-case reward of all feasible policies,
             history-dependent ones included. It takes some twenty robust optimisations.
         nodes: largest number of boxes of policies for which branch and bound computes a bound, for
@@ -245,7 +258,7 @@ def certify(
     check_nodes(model, nodes)
     check_number("target", target)
     check_number("seconds", seconds)
-    policy = policy_of("policy", policy, model)
+    policy = policy_of(model, policy)
     evaluation = evaluate(model, policy)
     layout = layout_of(model)
     accuracy = _ROUGH_ACCURACY if layout.table.is_large else _ACCURACY
@@ -288,11 +301,21 @@ def check_nodes(model: RobustCMDP, nodes: int | None) -> None:
     """Raise a ValueError if branch and bound does not support the model."""
     if nodes is not None:
         check_whole_number("nodes", nodes, least=0)
+    if nodes != 0 and (model.horizon is not None or _has_rules(model)):
+        raise ValueError(
+            "nodes: branch and bound is for models without a horizon, reach rules and rules on "
+            "actions; nodes=0 gives the Lagrangian bound"
+        )
     if nodes != 0 and model.states > _MOST_STATES_TO_DIVIDE:
         raise ValueError(
             f"nodes: branch and bound is for models of up to {_MOST_STATES_TO_DIVIDE} states, "
             f"got {model.states} states; nodes=0 gives the Lagrangian bound"
         )
+
+
+def _has_rules(model: RobustCMDP) -> bool:
+    reach = any(isinstance(constraint, Reach) for constraint in model.constraints)
+    return reach or model.allowed is not None
 
 
 def attainable_values(layout: TableLayout) -> tuple[Float[np.ndarray, " m"], bool]:
@@ -301,7 +324,7 @@ def attainable_values(layout: TableLayout) -> tuple[Float[np.ndarray, " m"], boo
     The values are in the user's sense. A constraint whose best value is proved to miss its threshold
     makes the model infeasible.
     """
-    best = [robust_optimum(layout.table, signal) for signal in layout.table.signals[1:]]
+    best = [best_of(layout.table, i) for i in range(1, len(layout.table.signals))]
     pairs = list(zip(layout.model.constraints, best, strict=True))
     shown = np.array([constraint.shown(optimum.lower) for constraint, optimum in pairs])
     return shown, any(o.upper < constraint.utility_threshold for constraint, o in pairs)

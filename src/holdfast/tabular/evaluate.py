@@ -12,9 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from holdfast._support.precision import float64
-from holdfast.model import Kernel, RobustCMDP
+from holdfast.model import Constraint, Kernel, RobustCMDP, policy_of
 from holdfast.model.names import PolicyLike
-from holdfast.model.policies import policy_of
 from holdfast.model.table import TableLayout, layout_of
 from holdfast.tabular.evaluation.tilted_kernel import Tilted
 from holdfast.tabular.evaluation.values import PolicyValues
@@ -36,18 +35,19 @@ class SignalEvaluation:
     Attributes:
         worst: value in the worst case of this signal, from the initial distribution.
         nominal: value under the nominal kernel.
-        values: worst-case V(s), (S,).
+        values: worst-case V(s), (S,). With a horizon, V_t(s), (H, S), and likewise below.
         advantages: worst-case A(s, a) = Q(s, a) − V(s), (S, A).
-        occupancy: state occupancy under the worst-case kernel, (S,).
+        occupancy: state occupancy under the worst-case kernel, (S,); for the probability to reach some
+            states, that of the visits before the end.
         error: proved bound on the numerical error of `worst`, rounding included.
         name: "reward", or the constraint in words.
     """
 
     worst: float
     nominal: float
-    values: Float[np.ndarray, " S"]
-    advantages: Float[np.ndarray, "S A"]
-    occupancy: Float[np.ndarray, " S"]
+    values: Float[np.ndarray, "*H S"]
+    advantages: Float[np.ndarray, "*H S A"]
+    occupancy: Float[np.ndarray, "*H S"]
     error: float
     name: str
     _make_kernel: Callable[[], np.ndarray | Kernel]
@@ -68,10 +68,12 @@ class ConstraintEvaluation(SignalEvaluation):
     Attributes:
         margin: distance of the worst case from the threshold; negative if the constraint is violated.
         nominal_margin: the same under the nominal kernel.
+        constraint: the constraint.
     """
 
     margin: float
     nominal_margin: float
+    constraint: Constraint
 
     @property
     def holds(self) -> bool:
@@ -79,7 +81,7 @@ class ConstraintEvaluation(SignalEvaluation):
         return bool(self.margin - self.error >= 0)
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()}, margin {self.margin:.6g}"
+        return self.constraint.in_words(self.worst, self.nominal, self.margin)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -140,7 +142,8 @@ def evaluate(
     Arguments:
         model: the model, or its name.
         policy: probabilities (S, A) with rows that sum to one, action indices (S,), or a mapping such as
-            {"worn": "service"} from every state to an action or to probabilities of actions.
+            {"worn": "service"} from every state to an action or to probabilities of actions. With a
+            horizon also (H, S, A) or (H, S).
         worst_case: "dual", "projected-gradient" or "tilted", or one of `Dual`, `ProjectedGradient` and
             `Tilted` with settings.
 
@@ -156,7 +159,7 @@ def evaluate(
     layout = layout_of(model)
     method = layout_features(layout, worst_case_method(worst_case))
     check_method(method, layout.table)
-    padded = layout.pad_policy(policy_of("policy", policy, model))
+    padded = layout.pad_policy(policy_of(model, policy))
     nominal = nominal_values(layout.table, padded)
     worst = find_worst_case(layout.table, padded, method, start=nominal)
     return report(layout, padded, nominal, worst)
@@ -171,7 +174,7 @@ def layout_features(layout: TableLayout, method: WorstCase) -> WorstCase:
     if not isinstance(method, Tilted) or method.features is None:
         return method
     features = np.asarray(method.features, np.float64)
-    shape = layout.model.nominal.shape
+    shape = layout.model.nominal.shape[-3:]
     if features.shape[:-1] not in (shape[:1], shape):
         raise ValueError(
             f"features: expected shape ({layout.model.states}, m), or {shape} and a last axis m, "
@@ -191,6 +194,10 @@ def report(
     nominal = jax.device_get(nominal)
     worst = jax.device_get(dataclasses.replace(worst, kernel=None))
 
+    def shown_error(i: int) -> float:
+        constraint = layout.model.constraints[i - 1]
+        return constraint.shown_error(float(errors[i]), float(worst.value[i]))
+
     def signal(i: int, name: str, shown: Callable[[Any], Any]) -> dict[str, Any]:
         return {
             "worst": float(shown(worst.value[i])),
@@ -198,7 +205,7 @@ def report(
             "values": shown(layout.unpad(worst.values[i])),
             "advantages": shown(layout.unpad(worst.advantages[i])),
             "occupancy": layout.unpad(worst.occupancy[i]),
-            "error": float(errors[i]),
+            "error": float(errors[i]) if i == 0 else shown_error(i),
             "name": name,
             "_make_kernel": kernels[i],
         }
@@ -207,8 +214,9 @@ def report(
     constraints = tuple(
         ConstraintEvaluation(
             **signal(i, str(constraint), constraint.shown),
-            margin=float(worst.value[i]) - constraint.utility_threshold,
-            nominal_margin=float(nominal.value[i]) - constraint.utility_threshold,
+            margin=constraint.margin(float(worst.value[i])),
+            nominal_margin=constraint.margin(float(nominal.value[i])),
+            constraint=constraint,
         )
         for i, constraint in enumerate(layout.model.constraints, start=1)
     )

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from holdfast.model.table import Table, TableLayout
 from holdfast.tabular.certificates.step_bounds import no_step_bounds, step_bounds
-from holdfast.tabular.evaluation.optimum import robust_optimum
+from holdfast.tabular.evaluation.optimum import best_of
 from holdfast.tabular.evaluation.values import PolicyValues
 from holdfast.tabular.evaluation.worst_case import WorstCase, nominal_values, worst_case
 from holdfast.tabular.steps.tilted_policy import StepKind
@@ -101,6 +101,11 @@ class Run:
         return self.layout.table
 
     @property
+    def _steps(self) -> Float[np.ndarray, " m"]:
+        """What the user divides each sum by: one, or Σ_t γ^t for a mean of a step."""
+        return np.array([constraint.steps for constraint in self.layout.model.constraints])
+
+    @property
     def last(self) -> Iterate:
         """The current policy and its values."""
         return Iterate(self.policy, self.nominal, self.worst)
@@ -116,8 +121,8 @@ class Run:
             lambda t: t.uncertainty, self.table, self.table.uncertainty.scaled(0.0)
         )
         ranges = [
-            robust_optimum(nominal, signal).lower + robust_optimum(nominal, -signal).lower
-            for signal in self.table.signals
+            best_of(nominal, i).lower + best_of(nominal.negated(), i).lower
+            for i in range(len(self.table.signals))
         ]
         return np.array([1 / each if each > _LEAST_RANGE else 1.0 for each in ranges])
 
@@ -227,11 +232,11 @@ class Run:
         self._append(
             {
                 "reward": worst[0],
-                "margins": worst[1:] - self.thresholds,
+                "margins": (worst[1:] - self.thresholds) / self._steps,
                 "nominal_reward": nominal[0],
-                "nominal_margins": nominal[1:] - self.thresholds,
+                "nominal_margins": (nominal[1:] - self.thresholds) / self._steps,
                 "error": np.asarray(self.worst.error).max(),
-                "margin_errors": np.asarray(self.worst.error)[1:],
+                "margin_errors": np.asarray(self.worst.error)[1:] / self._steps,
                 "kl": kl,
                 "recovered": recovered,
                 "trust_region": trust_region,

@@ -134,7 +134,7 @@ def sensitivity(
     """
     for factor in factors:
         check_number("factors", factor)
-    rows = policy_of("policy", policy, model)
+    rows = policy_of(model, policy)
     assert model.uncertainty is not None
     evaluations = tuple(
         evaluate(model.replace(uncertainty=model.uncertainty.scaled(float(factor))), rows)

@@ -11,10 +11,9 @@ from jaxtyping import Array, Float
 
 from holdfast._support.arguments import check_choice, check_number, check_whole_number
 from holdfast._support.precision import float64
-from holdfast.model import RobustCMDP
-from holdfast.model.checks import normalised
+from holdfast.model import RobustCMDP, policy_of
 from holdfast.model.names import PolicyLike
-from holdfast.model.policies import policy_of
+from holdfast.model.policies import random_policy, uniform_policy
 from holdfast.model.policy_table import PolicyTable, policy_table
 from holdfast.model.table import TableLayout, layout_of
 from holdfast.registry import ALGORITHMS, Algorithm
@@ -23,8 +22,9 @@ from holdfast.tabular.certify import Certificate, attainable_values, check_nodes
 from holdfast.tabular.certify import certify as prove
 from holdfast.tabular.deterministic import best_deterministic
 from holdfast.tabular.evaluate import Evaluation, evaluate, layout_features
-from holdfast.tabular.evaluation.optimum import robust_optimum
+from holdfast.tabular.evaluation.optimum import best_of
 from holdfast.tabular.evaluation.worst_case import WorstCase, check_method, worst_case_method
+from holdfast.tabular.memory import with_memory
 from holdfast.tabular.run import Iterate, Run, SolveOptions
 
 Status = Literal["feasible", "infeasible", "not-found"]
@@ -47,8 +47,9 @@ class Solution:
     """The result of `solve`.
 
     Attributes:
-        policy: the last iterate, (S, A); crpo, epirc-pgs and rnpg end their history with the iterate
-            that their papers return. With `certify=True`, the best feasible iterate, if there is one.
+        policy: the last iterate, (S, A), or (H, S, A) with a horizon; crpo, epirc-pgs and rnpg end
+            their history with the iterate that their papers return. With `certify=True`, the best
+            feasible iterate, if there is one.
         evaluation: values of that policy, evaluated afresh.
         status: "feasible" if that evaluation proves it; "infeasible" if it is proved that no policy is
             feasible; "not-found" if neither is known.
@@ -65,6 +66,8 @@ class Solution:
         model: the model.
         stochastic: with `deterministic=True`, the evaluation of the policy that the search for a
             deterministic one started from; otherwise None.
+        remembered: with `remember=True`, the solution on states × flags, otherwise None. Its state
+            f·S + s is state s after the events of set f, of which set 0 is none.
 
     Example:
         >>> import holdfast as hf
@@ -75,7 +78,7 @@ class Solution:
         utility ≥ 2.5: worst case 1.26631, nominal 2.5, margin -1.23369
     """
 
-    policy: Float[np.ndarray, "S A"]
+    policy: Float[np.ndarray, "*H S A"]
     evaluation: Evaluation
     status: Status
     history: dict[str, np.ndarray]
@@ -84,6 +87,7 @@ class Solution:
     model: RobustCMDP
     certificate: Certificate | None = None
     stochastic: Evaluation | None = None
+    remembered: Solution | None = None
 
     @property
     def price(self) -> float:
@@ -111,6 +115,8 @@ class Solution:
         lines = [title, str(self.evaluation if self.certificate is None else self.certificate)]
         if self.stochastic is not None:
             lines.append(price_in_words(self.stochastic, self.evaluation))
+        if self.remembered is not None:
+            lines.append(_gain_in_words(self, self.remembered))
         return "\n".join(lines)
 
 
@@ -124,6 +130,16 @@ def price_in_words(stochastic: Evaluation, deterministic: Evaluation) -> str:
     share = abs(lost) / max(abs(stochastic.reward.worst), _LEAST_GAIN)
     verb = "costs" if lost > 0 else "gains"
     return f"deterministic: {verb} {abs(lost):.4g} of the worst-case reward ({100 * share:.2g} %)"
+
+
+def _gain_in_words(plain: Solution, remembered: Solution) -> str:
+    """Return what a policy gains that remembers which events have happened, as a sentence."""
+    found = f"a policy that remembers which events have happened: {remembered.status}"
+    reward = remembered.evaluation.reward.worst
+    found += f", worst-case reward {reward:.6g}"
+    if plain.status != remembered.status:
+        return found
+    return f"{found} (gains {reward - plain.evaluation.reward.worst:.3g})"
 
 
 @float64
@@ -143,6 +159,7 @@ def solve(
     certify: bool = False,
     nodes: int | None = 0,
     deterministic: bool = False,
+    remember: bool = False,
     callback: Callable[[int], None] | None = None,
 ) -> Solution:
     """Search for the policy with the largest worst-case reward that satisfies every constraint, (5).
@@ -162,9 +179,9 @@ def solve(
             paper's plain update.
         worst_case: how to find worst-case kernels: "dual", "projected-gradient" or "tilted", or one of
             `Dual`, `ProjectedGradient` and `Tilted` with settings.
-        initial_policy: probabilities (S, A), action indices (S,), or a mapping from states to actions.
-            Zeros would never change under multiplicative steps, so that 1e-6 of the uniform policy is
-            mixed into a policy with zeros.
+        initial_policy: probabilities (S, A), action indices (S,), or a mapping from states to actions;
+            with a horizon also (H, S, A) or (H, S). Zeros would never change under multiplicative steps,
+            so that 1e-6 of the uniform policy is mixed into a policy with zeros.
         seed: seed of the initial policy, with Dirichlet(1) rows, if none is given.
         settings: hyper-parameters of rpd, rcpg, r3c, cup, crpo, epirc-pgs or rnpg: a mapping, or the
             algorithm's own record from `holdfast.tabular.algorithms`, such as `RPD(dual_step=0.05)`.
@@ -181,6 +198,9 @@ def solve(
         deterministic: whether to return a policy with one action in every state. Models with up to 256
             such policies are searched completely; otherwise the search starts at the most likely actions
             and changes one state at a time. `Solution.price` is the reward that this costs.
+        remember: whether to search also for a policy that remembers which events of `reach` rules have
+            happened. `Solution.remembered` has it, and the summary says what it gains. It is for sets
+            that keep to the listed successors.
         callback: function called with the number of each iteration after it is recorded.
 
     Example:
@@ -215,11 +235,14 @@ def solve(
         raise ValueError(f"nodes: regions are for a certificate, add certify=True; got {nodes}")
     if certify:
         check_nodes(model, nodes)
+    if bounds and (model.horizon is not None or layout.table.boundaries is not None):
+        raise ValueError("bounds: they are for models without a horizon and without reach rules")
     if bounds and layout.table.is_large:
         raise ValueError(
             f"bounds: 2S robust evaluations an iteration are too many for {model.states} states"
         )
     start = _initial_policy(model, initial_policy, seed)
+    memory = with_memory(model) if remember else None
 
     run = Run(layout, options, layout.pad_policy(start))
     chosen.function(run)
@@ -245,6 +268,21 @@ def solve(
         # Decided for one constraint. Several may conflict even if each is attainable on its own.
         attained, hopeless = attainable_values(layout)
         status = "infeasible" if hopeless else "not-found"
+    remembered = None
+    if memory is not None:
+        copies = memory.states // model.states
+        remembered = solve(
+            memory,
+            algorithm,
+            iterations=iterations,
+            trust_region=trust_region,
+            step=step,
+            safeguard=safeguard,
+            worst_case=worst_case,
+            initial_policy=np.concatenate([policy] * copies, axis=-2),
+            settings=settings,
+            certify=certify,
+        )
     return Solution(
         policy=policy,
         evaluation=evaluation,
@@ -255,6 +293,7 @@ def solve(
         model=model,
         certificate=certificate,
         stochastic=stochastic,
+        remembered=remembered,
     )
 
 
@@ -301,23 +340,24 @@ def _best_of(
 def _corners(layout: TableLayout) -> list[Array]:
     """Return the best policies of the reward, each constraint and the Lagrangian, slightly mixed."""
     table, actions = layout.table, layout.model.actions
-    policies = [robust_optimum(table, signal).policy for signal in table.signals]
+    policies = [best_of(table, i).policy for i in range(len(table.signals))]
     policies.append(lagrangian_bound(table, actions).optimum.policy)
     return [_mixed(layout, layout.unpad_policy(p)) for p in policies]
 
 
-def _mixed(layout: TableLayout, policy: Float[np.ndarray, "S A"]) -> Array:
+def _mixed(layout: TableLayout, policy: Float[np.ndarray, "*H S A"]) -> Array:
     """Return a policy slightly mixed with the uniform one, in the table's shape."""
-    return layout.pad_policy((1 - _CORNER_SHARE) * policy + _CORNER_SHARE / layout.model.actions)
+    uniform = uniform_policy(layout.model)
+    return layout.pad_policy((1 - _CORNER_SHARE) * policy + _CORNER_SHARE * uniform)
 
 
 def _initial_policy(
     model: RobustCMDP, initial_policy: PolicyLike | None, seed: int
-) -> Float[np.ndarray, "S A"]:
+) -> Float[np.ndarray, "*H S A"]:
     if initial_policy is None:
-        rng = np.random.default_rng(seed)
-        return normalised(rng.dirichlet(np.ones(model.actions), size=model.states))
-    policy = policy_of("initial_policy", initial_policy, model)
-    if (policy > 0).all():
+        return random_policy(model, seed)
+    policy = policy_of(model, initial_policy, "initial_policy")
+    uniform = uniform_policy(model)
+    if ((policy > 0) == (uniform > 0)).all():
         return policy
-    return (1 - _UNIFORM_SHARE) * policy + _UNIFORM_SHARE / model.actions
+    return (1 - _UNIFORM_SHARE) * policy + _UNIFORM_SHARE * uniform

@@ -305,11 +305,16 @@ class UncertaintySet(eqx.Module):
             pairs: function that lays out an (S, A) array or a number.
             entries: function that lays out an array in the kernel's layout, padded with zeros.
         """
-        changes = {}
-        for name in self._own_arrays():
-            value = np.asarray(getattr(self, name))
-            changes[name] = entries(value) if name in self.per_entry else pairs(value)
-        return self._with(**changes)
+        return self.map_rows(lambda array, each: entries(array) if each else pairs(array))
+
+    def map_rows(self, function: Callable[[np.ndarray, bool], np.ndarray]) -> Self:
+        """Return the set with a function applied to every array that differs by row.
+
+        Arguments:
+            function: function of an array, and whether the array has an axis of outcomes.
+        """
+        arrays = {name: np.asarray(getattr(self, name)) for name in self._own_arrays()}
+        return self._with(**{n: function(a, n in self.per_entry) for n, a in arrays.items()})
 
     def check_fits(self, p: Float[np.ndarray, "S A K"]) -> None:
         """Raise a ValueError unless the set fits a model with these nominal probabilities."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
@@ -13,6 +15,9 @@ from numpy.typing import ArrayLike
 
 from holdfast.uncertainty.protocol import RespondingSet
 from holdfast.uncertainty.rows import PerRow, Response, Rows
+
+# Rows of up to this many outcomes are sorted by exchanges of neighbours, K²/2 of them.
+_NARROW = 8
 
 
 class SetWithOpenSupport(RespondingSet):
@@ -75,6 +80,36 @@ def existing(p: Any, outcomes: Any) -> Any:
     return (np.arange(p.shape[-1]) < outcomes) | (p > 0)
 
 
+def _sort_narrow(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return short rows sorted by the first array, by exchanges of neighbours.
+
+    These are elementwise operations, which compile to vector instructions, where a general sort
+    calls a function for every comparison.
+    """
+    # The barriers write the keys to memory once, before and after: see `SortedRows`.
+    arrays = lax.optimization_barrier(arrays)
+    width = arrays[0].shape[-1]
+    columns = [[array[..., i] for array in arrays] for i in range(width)]
+    for turn in range(width):
+        for i in range(turn % 2, width - 1, 2):
+            low, high = columns[i], columns[i + 1]
+            swap = low[0] > high[0]
+            pairs = list(zip(low, high, strict=True))
+            columns[i] = [jnp.where(swap, b, a) for a, b in pairs]
+            columns[i + 1] = [jnp.where(swap, a, b) for a, b in pairs]
+    return lax.optimization_barrier(
+        tuple(jnp.stack(each, -1) for each in zip(*columns, strict=True))
+    )
+
+
+def _picked(row: Array, chosen: Callable[[int], Array]) -> Array:
+    """Return entry i of each row wherever `chosen(i)` holds, for every i of a short row."""
+    picked = jnp.zeros_like(row)
+    for i in range(row.shape[-1]):
+        picked = jnp.where(chosen(i), row[..., i : i + 1], picked)
+    return picked
+
+
 class SortedRows(NamedTuple):
     """Rows sorted by target, smallest first. Outcomes that are not allowed come last.
 
@@ -100,7 +135,8 @@ class SortedRows(NamedTuple):
         """Return the sorted rows."""
         index = lax.broadcasted_iota(jnp.int32, p.shape, p.ndim - 1)
         key = jnp.where(allowed, y, jnp.inf)
-        y, p, order = lax.sort((key, p, index), num_keys=1)
+        sort = _sort_narrow if p.shape[-1] <= _NARROW else functools.partial(lax.sort, num_keys=1)
+        y, p, order = sort((key, p, index))
         allowed = y < jnp.inf
         top = jnp.where(allowed, y, -jnp.inf).max(-1, keepdims=True)
         u = jnp.where(allowed, y, top) - y[..., :1]
@@ -108,10 +144,15 @@ class SortedRows(NamedTuple):
 
     def take(self, row: Array) -> Array:
         """Return a row in sorted order."""
+        if row.shape[-1] <= _NARROW:
+            return _picked(row, lambda i: self.order == i)
         return jnp.take_along_axis(row, self.order, axis=-1)
 
     def restore(self, row: Array) -> Array:
         """Return a sorted row in the original order."""
+        if row.shape[-1] <= _NARROW:
+            places = lax.broadcasted_iota(jnp.int32, row.shape, row.ndim - 1)
+            return _picked(row, lambda r: self.order[..., r : r + 1] == places)
         return jnp.take_along_axis(row, jnp.argsort(self.order, axis=-1), axis=-1)
 
     def response(self, kernel: Rows, lower: PerRow) -> Response:

@@ -89,7 +89,7 @@ class Instance:
             jnp.asarray(self.policy),
             values,
             jnp.asarray(self.thresholds),
-            jnp.asarray(DISCOUNT),
+            jnp.asarray(1 - DISCOUNT),
             step,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +46,7 @@ def values_card(record: Mapping[str, Any], about_set: str) -> Card:
 
 def _constraint_row(each: Mapping[str, Any]) -> list[Cell]:
     # A constraint is written as "utility ≥ 0.7". A certificate says whether it holds.
-    name, relation, _ = each["constraint"].rsplit(" ", 2)
+    name, relation, _ = re.fullmatch("(.*) ([≤≥]) (.*)", each["constraint"]).groups()  # type: ignore[union-attr]
     holds = each["holds"] if "holds" in each else each["margin"] - each["error"] >= 0
     return [
         Cell(name),

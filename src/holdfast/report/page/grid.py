@@ -108,7 +108,7 @@ def signal_names(model: RobustCMDP) -> list[str]:
         >>> signal_names(hf.environments.frozen_lake())
         ['utility']
     """
-    names = [c.name or ("utility" if c.sign > 0 else "cost") for c in model.constraints]
+    names = [c.label for c in model.constraints]
     return [
         name if names.count(name) == 1 else f"{name} {i}" for i, name in enumerate(names, start=1)
     ]

@@ -29,7 +29,9 @@ def kernel_blocks(
     """
     import holdfast as hf
 
-    if model.states > MOST_STATES:
+    if (
+        model.states > MOST_STATES or model.horizon is not None
+    ):  # a kernel for every step is no picture
         return []
     evaluation = hf.evaluate(model, policy)
     names = ("reward", *signal_names(model))

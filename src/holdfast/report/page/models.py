@@ -13,8 +13,7 @@ from holdfast import registry
 from holdfast._support.files import read_json
 from holdfast.experiments.results import ConstraintThreshold, Results, smallest_margins
 from holdfast.experiments.store import model_digest
-from holdfast.model import RobustCMDP
-from holdfast.model.policies import policy_of
+from holdfast.model import RobustCMDP, policy_of
 from holdfast.model.policy_table import policy_table
 from holdfast.report import charts
 from holdfast.report.charts import Chart, Limit, Series, label_of, styles_of
@@ -49,7 +48,7 @@ def solution_sections(folder: Path) -> list[Section]:
     check_not_newer(solution["versions"])
     status, settings = solution["status"], solution["settings"]
     model = RobustCMDP.load(folder / MODEL_FILE)
-    policy = policy_of(POLICY_FILE, read_policy(folder), model)
+    policy = policy_of(model, read_policy(folder), POLICY_FILE)
     history = _read_columns(folder / "history.csv")
     certificate = folder / CERTIFICATE_FILE
     certified = certificate.is_file()

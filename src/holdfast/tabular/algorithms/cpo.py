@@ -22,7 +22,7 @@ def cpo(run: Run) -> None:
     for _ in range(run.options.iterations):
         nominal = run.nominal_case(run.policy)
         tilts = TiltedPolicies.at(
-            run.policy, nominal, run.table.thresholds, run.table.discount, run.options.step
+            run.policy, nominal, run.table.thresholds, run.table.step_share, run.options.step
         )
         update = improve_within(tilts, delta)
         recovered = not update.met

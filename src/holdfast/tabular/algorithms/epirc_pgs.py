@@ -71,7 +71,7 @@ def epirc_pgs(run: Run) -> None:
     """
     s = run.settings(EpiRCPGS)
     steps = max(run.options.iterations // s.bisections, 1)
-    low = run.units[0] * float(run.layout.model.reward.min()) / (1 - run.layout.model.discount)
+    low = run.units[0] * float(run.layout.model.reward.min()) / float(run.table.step_share)
     high = run.units[0] * robust_optimum(run.table, run.table.signals[0]).upper
     proof = None
     while len(run.rows) < run.options.iterations and high - low > _CLOSED:

@@ -12,13 +12,16 @@ from holdfast.tabular.run import Run
 def lp(run: Run) -> None:
     """Maximise the nominal reward subject to the nominal constraints, exactly, in one step.
 
-    If no policy meets the constraints nominally, maximise the smallest nominal margin.
+    If no policy meets the constraints nominally, maximise the smallest nominal margin. With `reach`
+    rules the program is over states and flags that say which events have happened. Its policy without
+    the flags keeps the value of every sum, while the probabilities may differ from the program's.
     """
-    states, actions = run.layout.model.states, run.layout.model.actions
-    occupancy = constrained_optimum(run.table, actions).occupancy[:states]
+    model = run.layout.model
+    occupancy = run.layout.unpad_states(constrained_optimum(run.table, model.actions).occupancy)
     total = occupancy.sum(-1, keepdims=True)
     # States that are never reached get a uniform row.
-    policy = np.where(total > 0, occupancy / np.where(total > 0, total, 1.0), 1 / actions)
+    reached = total > 0
+    policy = np.where(reached, occupancy / np.where(reached, total, 1.0), 1 / model.actions)
     run.record(run.layout.pad_policy(policy))
 
 

@@ -24,7 +24,7 @@ def pcpo(run: Run) -> None:
     for _ in range(run.options.iterations):
         nominal = run.nominal_case(run.policy)
         tilts = TiltedPolicies.at(
-            run.policy, nominal, run.table.thresholds, run.table.discount, run.options.step
+            run.policy, nominal, run.table.thresholds, run.table.step_share, run.options.step
         )
         if run.options.step == "taylor":
             update = taylor_update(tilts, delta)

@@ -65,7 +65,7 @@ def r3c(run: Run) -> None:
     for _ in range(run.options.iterations):
         critic = _penalised(run.worst, jnp.asarray(run.units * np.r_[1.0, multipliers]))
         tilts = TiltedPolicies.at(
-            run.policy, critic, jnp.zeros(0), run.table.discount, run.options.step
+            run.policy, critic, jnp.zeros(0), run.table.step_share, run.options.step
         )
         improved = tilts.policy(improve(tilts, delta))
         run.record(improved, trust_region=run.options.trust_region)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
 from holdfast._support.arguments import check_choice, check_number
 from holdfast.registry import Algorithm
 from holdfast.tabular.evaluation.values import PolicyValues
-from holdfast.tabular.evaluation.worst_case import nominal_values, worst_case, worst_kernel
+from holdfast.tabular.evaluation.worst_case import values_under, worst_case, worst_kernel
 from holdfast.tabular.run import Run
 from holdfast.tabular.steps.gradient import scaled_margins, softmax_step
 
@@ -83,12 +82,13 @@ def _under_one_kernel(run: Run, against: str, multipliers: np.ndarray) -> Policy
     """Return the values of the current policy with one kernel for all signals."""
     if against == "reward":
         kernel = worst_kernel(run.table, run.worst, 0)
+    elif run.table.boundaries is not None:
+        raise ValueError("against: 'lagrangian' is for sums; a reach rule needs 'reward'")
     else:
         weights = run.units * np.r_[1.0, multipliers]
         joint = run.table.with_signals(jnp.tensordot(weights, run.table.signals, axes=1)[None])
         kernel = worst_kernel(joint, worst_case(joint, run.policy, run.options.worst_case), 0)
-    table = eqx.tree_at(lambda t: t.probabilities, run.table, kernel)
-    return nominal_values(table, run.policy)
+    return values_under(run.table, run.policy, [kernel] * len(run.table.signals), run.worst)
 
 
 ALGORITHM = Algorithm("rcpg", rcpg, settings=RCPG)

@@ -27,7 +27,7 @@ def rcpo(run: Run) -> None:
         # and (15), and the advantages and occupancies of π_k under each.
         worst = run.worst_case(run.policy)
         tilts = TiltedPolicies.at(
-            run.policy, worst, run.table.thresholds, run.table.discount, run.options.step
+            run.policy, worst, run.table.thresholds, run.table.step_share, run.options.step
         )
         if run.options.step == "taylor":
             update = taylor_update(tilts, delta)  # (26), the practical form of lines 10 and 11

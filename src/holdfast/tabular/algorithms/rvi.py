@@ -19,6 +19,10 @@ def rvi(run: Run) -> None:
     whatever number of sweeps or rounds of robust policy iteration that takes.
     """
     table, reward = run.table, run.table.signals[0]
+    if table.horizon is not None:  # one backward induction is exact
+        run.record(robust_optimum(table, reward).policy)
+        run.fill()
+        return
     alone = table.with_signals(table.signals[:1])
     assert run.worst.multipliers is not None
     values, multipliers = run.worst.values[0], run.worst.multipliers[0]

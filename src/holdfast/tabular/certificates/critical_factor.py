@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 from jaxtyping import Array, Float
@@ -49,7 +46,7 @@ class _Margin:
     """
 
     def __init__(self, table: Table, policy: Array, index: int) -> None:
-        self._table = table.with_signals(table.signals[index + 1 : index + 2])
+        self._table = table.only(index + 1)
         self._policy = policy
         self._threshold = float(table.thresholds[index])
         self._last: PolicyValues | None = None
@@ -64,8 +61,7 @@ class _Margin:
         # A product with a power of two is exact. Others are rounded up: the set is never too small.
         exact = factor == 0 or math.isinf(factor) or math.frexp(factor)[0] == 0.5
         rounded = factor if exact else factor * (1 + 2 * EPS)
-        scaled = jax.tree.map(jnp.asarray, self._table.uncertainty.scaled(rounded))
-        table = eqx.tree_at(lambda t: t.uncertainty, self._table, scaled)
+        table = self._table.with_uncertainty(self._table.uncertainty.scaled(rounded))
         self._last = worst_case(table, self._policy, Dual(), self._last)
         margin = float(self._last.value[0]) - float(self._last.error[0]) - self._threshold
         return -math.inf if math.isnan(margin) else margin  # what is not a number proves nothing

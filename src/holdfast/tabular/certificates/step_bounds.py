@@ -133,7 +133,7 @@ def _bounds(
     crossed = values_under(table, before, kernels, worst_after)
     largest_gain = jnp.abs((after * crossed.advantages).sum(-1)).max(-1)
 
-    tilts = TiltedPolicies.at(before, worst_before, table.thresholds, gamma, "taylor")
+    tilts = TiltedPolicies.at(before, worst_before, table.thresholds, table.step_share, "taylor")
     curvature = jnp.diag(tilts.curvature)[1:]
     violation = jnp.maximum(tilts.needed, 0.0)
     stretch = jnp.where(violation > 0, violation**2 / (2 * curvature), 0.0).max(initial=0.0)

@@ -16,14 +16,14 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 from jaxtyping import Array, Float
 
 from holdfast.model.table import Table
+from holdfast.tabular.evaluation.flags import combined, sum_optimum
 from holdfast.tabular.evaluation.linear_program import ConstrainedOptimum, constrained_optimum
-from holdfast.tabular.evaluation.optimum import Optimum, robust_optimum
+from holdfast.tabular.evaluation.optimum import Optimum, best_of
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case, worst_kernel
 from holdfast.uncertainty.rows import EPS
 
@@ -44,9 +44,9 @@ _REFINED = 3
 # Least spare margin and least distance of rewards in `_reach`, relative to max(1, |value|). They only
 # limit how far the search goes.
 _LEAST_SPARE, _LEAST_DISTANCE = 1e-4, 1e-6
-# Evaluations for each multiplier of a large model. Golden section would leave 0.62⁷ ≈ 3 % of the bracket
-# after eight.
-_SEARCH_STEPS = 8
+# Evaluations for each multiplier of a large model, and of one whose signals include probabilities.
+# Golden section would leave 0.62⁷ ≈ 3 % of the bracket after eight, and 1e-5 after 24.
+_SEARCH_STEPS, _FINE_STEPS = 8, 24
 
 
 class LagrangianBound(NamedTuple):
@@ -84,7 +84,8 @@ def lagrangian_bound(table: Table, actions: int) -> LagrangianBound:
         nearest = min(bounds, key=lambda b: float(abs(b.multipliers - multipliers).sum()))
         bounds.append(_at(table, multipliers, nearest.optimum))
     bounds.sort(key=lambda bound: bound.value)
-    by_program = table.states * actions <= _MOST_PAIRS
+    # Nature's kernel for a sum with probabilities differs by event, and no program has that.
+    by_program = table.rows * actions <= _MOST_PAIRS and table.boundaries is None
     refine = _in_turn if by_program else _by_search
     refined = [refine(table, actions, bound, reach) for bound in bounds[:_REFINED]]
     return min(refined, key=lambda bound: bound.value)._replace(reach=reach)
@@ -97,19 +98,15 @@ def program_at(table: Table, actions: int, bound: LagrangianBound) -> Constraine
 
 def worst_kernel_at(table: Table, bound: LagrangianBound) -> Float[Array, "S A K"]:
     """Return nature's kernel at λ, one for all signals."""
-    joint = table.with_signals(_combined(table, bound.multipliers)[None])
+    joint = table.with_signals(combined(table, np.r_[1.0, bound.multipliers])[None])
     optimum = bound.optimum
     worst = worst_case(joint, optimum.policy, Dual(), optimum.values)
     return worst_kernel(joint, worst, 0)
 
 
-def _combined(table: Table, multipliers: np.ndarray) -> Float[Array, "S A J"]:
-    return jnp.tensordot(jnp.r_[1.0, multipliers], table.signals, axes=1)
-
-
 def _at(table: Table, multipliers: np.ndarray, start: Optimum | None = None) -> LagrangianBound:
     multipliers = np.maximum(multipliers, 0.0)  # a linear program may return −1e-17
-    optimum = robust_optimum(table, _combined(table, multipliers), start)
+    optimum = sum_optimum(table, np.r_[1.0, multipliers], start)
     value = optimum.upper - float(multipliers @ np.asarray(table.thresholds))
     value += _rounding(table, multipliers, optimum)
     value = np.inf if np.isnan(value) else value  # what is not a number bounds nothing
@@ -118,10 +115,12 @@ def _at(table: Table, multipliers: np.ndarray, start: Optimum | None = None) -> 
 
 def _rounding(table: Table, multipliers: np.ndarray, optimum: Optimum) -> float:
     """Return what rounding may add in r + Σλ_i c_i, in every step, and in Σλ_i d_i."""
-    weights, count = np.r_[1.0, multipliers], len(multipliers) + 2
-    signals = float(weights @ np.abs(np.asarray(table.signals)).max((1, 2, 3)))
+    # Discounts of a horizon in the signals are rounded twice.
+    weights, count = np.r_[1.0, multipliers], len(multipliers) + 4
+    largest = np.abs(np.asarray(table.signals)).reshape(len(weights), -1).max(-1)
+    signals = float(weights @ largest)
     values = abs(optimum.upper) + float(multipliers @ np.abs(np.asarray(table.thresholds)))
-    return EPS * count * (signals / (1 - float(table.discount)) + values)
+    return EPS * count * (signals / float(table.step_share) + values)
 
 
 def _reach(table: Table, first: LagrangianBound) -> Float[np.ndarray, " m"] | None:
@@ -131,10 +130,10 @@ def _reach(table: Table, first: LagrangianBound) -> Float[np.ndarray, " m"] | No
     """
     reach = []
     for i, threshold in enumerate(np.asarray(table.thresholds), start=1):
-        best = robust_optimum(table, table.signals[i])
+        best = best_of(table, i)
         if best.upper < threshold:
             return None
-        alone = table.with_signals(table.signals[:1])
+        alone = table.only(0)
         reward = float(worst_case(alone, best.policy, Dual()).value[0])
         spare = max(best.lower - threshold, _LEAST_SPARE * max(1.0, abs(threshold)))
         reach.append(
@@ -176,7 +175,7 @@ def _along_a_proof(
 
     Once B is below every reward, the model is proved infeasible.
     """
-    lowest = float(table.signals[0].min() / (1 - table.discount))
+    lowest = float(table.signals[0].min() / table.step_share)
     lowest -= 4 * EPS * abs(lowest)
     for power in range(1, 10):
         further = _at(table, bound.multipliers + 10.0**power * reach.max() * weights, bound.optimum)
@@ -205,6 +204,6 @@ def _by_search(
             value,
             bounds=(start / 3, start * 3),
             method="bounded",
-            options={"maxiter": _SEARCH_STEPS},
+            options={"maxiter": _SEARCH_STEPS if table.boundaries is None else _FINE_STEPS},
         )
     return min(found, key=lambda b: b.value)

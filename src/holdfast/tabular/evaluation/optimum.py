@@ -10,15 +10,18 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from holdfast._support.compilation import compiled
-from holdfast.model.table import Table
-from holdfast.tabular.evaluation.rounding import PER_STATE
+from holdfast.model.table import Boundaries, Table
+from holdfast.tabular.evaluation.backward import (
+    backward_induction,
+    first_of_tied,
+    signal_task,
+    upper_values,
+)
+from holdfast.tabular.evaluation.rounding import initial_error, initial_value
 from holdfast.tabular.evaluation.values import PolicyValues, RowBrackets, bracketed_rows
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case
-from holdfast.uncertainty.rows import EPS, SMALLEST
+from holdfast.uncertainty.rows import EPS
 
-# Actions whose values differ by less than this, relative to 1 + |best|, are tied: a few hundred rounding
-# errors, as the worst responses are computed to about 1e-13.
-_TIE = 1e-13
 # Limit on the rounds of policy iteration. It ends by itself; the limit is for cycles caused by rounding.
 _MAX_ROUNDS = 1000
 # Brackets wider than this may still widen for a round; narrower ones that do are at the level of
@@ -33,13 +36,14 @@ class Optimum(NamedTuple):
         policy: a policy whose worst-case value is at least `lower`.
         lower: the policy's worst-case value less its error.
         upper: V + max(0, max_s(T̄V − V))/(1−γ), with T̄ built from members of the set.
-        values: values of the policy in the worst case of the signal, without the kernel.
+        values: values of the policy in the worst case of the signal, without the kernel; None for a
+            sum with probabilities, whose policy remembers events.
     """
 
     policy: Float[Array, "S A"]
     lower: float
     upper: float
-    values: PolicyValues
+    values: PolicyValues | None
 
 
 def sweep(
@@ -60,32 +64,36 @@ def sweep(
 
 @compiled
 def _greedy(table: Table, rows: RowBrackets) -> tuple[Float[Array, " S"], Float[Array, "S A"]]:
-    underflow = jnp.where(rows.size > 0, 16 * table.probabilities.shape[-1] * SMALLEST, 0.0)
-    upper = rows.upper + (PER_STATE * EPS * rows.size + underflow)
-    best = rows.value.max(-1)
-    # The first of the tied actions, so that the policy does not alternate between them.
-    tied = rows.value >= best[:, None] - _TIE * (1 + jnp.abs(best[:, None]))
-    return upper.max(-1), jax.nn.one_hot(tied.argmax(-1), upper.shape[1], dtype=upper.dtype)
+    upper = upper_values(rows, table.probabilities.shape[-1]).max(-1)
+    if table.boundary is not None:
+        upper = jnp.where(table.boundary.stops, table.boundary.pays, upper)
+    greedy = first_of_tied(rows.value)
+    return upper, jax.nn.one_hot(greedy, rows.value.shape[1], dtype=upper.dtype)
 
 
 def robust_optimum(
     table: Table,
-    signal: Float[Array, "S A J"],
+    signal: Float[Array, "*H S A J"],
     start: Optimum | Float[Array, "S A"] | None = None,
     tolerance: float = 1e-9,
+    boundaries: Boundaries | None = None,
 ) -> Optimum:
     """Return the largest worst-case value of one signal, to a certified error.
 
     Each round evaluates the greedy policy exactly in the worst case, so that the values only rise, and
-    makes one sweep, whose residual bounds the distance to the optimum.
+    makes one sweep, whose residual bounds the distance to the optimum. With a horizon one backward
+    induction finds the policy and the bound.
 
     Arguments:
         table: the model.
         signal: the signal to maximise.
         start: a policy to start from, or the optimum of a similar signal.
         tolerance: width of the bracket to reach, relative to max(1, largest |V|).
+        boundaries: boundary values of this signal, with a leading axis of one, if it has some.
     """
-    alone = table.with_signals(signal[None])
+    alone = table.with_signals(signal[None], boundaries)
+    if table.horizon is not None:
+        return _by_backward_induction(alone)
     count = table.probabilities.shape[1]
     found: PolicyValues | None = None
     if isinstance(start, Optimum):
@@ -114,6 +122,26 @@ def robust_optimum(
     assert found is not None
     value = float(found.value[0])
     lower, upper = value - error, value + excess + error
-    # What is not a number proves nothing.
-    lower, upper = -np.inf if np.isnan(lower) else lower, np.inf if np.isnan(upper) else upper
-    return Optimum(policy, lower, upper, found)
+    return Optimum(policy, *_numbers(lower, upper), found)
+
+
+def best_of(table: Table, index: int) -> Optimum:
+    """Return the largest worst-case value of one of the signals of a table."""
+    alone = table.only(index)
+    return robust_optimum(table, table.signals[index], boundaries=alone.boundaries)
+
+
+def _by_backward_induction(alone: Table) -> Optimum:
+    """Return the optimum of a table with a horizon and one signal."""
+    guess = jnp.zeros((alone.rows, alone.probabilities.shape[-2]))
+    induction = backward_induction(alone, signal_task(alone), guess)
+    found = worst_case(alone, induction.policy, Dual())
+    value, error = float(found.value[0]), float(found.error[0])
+    first, missing = induction.values[0], (alone.initial * induction.errors[0]).sum()
+    upper = float(initial_value(alone, first)) + float(initial_error(alone, first, missing))
+    return Optimum(induction.policy, *_numbers(value - error, upper), found)
+
+
+def _numbers(lower: float, upper: float) -> tuple[float, float]:
+    """Return a bracket without NaN, which proves nothing."""
+    return -np.inf if np.isnan(lower) else lower, np.inf if np.isnan(upper) else upper

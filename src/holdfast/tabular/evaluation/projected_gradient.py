@@ -79,7 +79,7 @@ def by_projected_gradient(
         y = y - y.min(-1, keepdims=True)
         gradient = y / jnp.maximum(y.max(), jnp.finfo(y.dtype).tiny)
         if not method.scaled:
-            visits = found.occupancy[:, None] * policy / (1 - table.discount)
+            visits = found.occupancy[:, None] * policy / table.step_share
             gradient = visits[..., None] * gradient
         assert found.kernel is not None
         if method.geometry == "euclidean":

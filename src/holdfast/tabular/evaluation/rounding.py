@@ -51,7 +51,8 @@ def is_silent(
 ) -> Bool[Array, ""]:
     """Return whether π never meets a signal other than zero: all its values are then exactly zero."""
     possible = table.uncertainty.reach(table.probabilities) & (policy > 0)[..., None]
-    return ~((signal != 0) & possible & reached[:, None, None]).any()
+    silent = ~((signal != 0) & possible & reached[:, None, None]).any()
+    return silent if table.boundary is None else silent & (table.boundary.pays == 0).all()
 
 
 def initial_value(table: Table, values: Float[Array, " S"]) -> Float[Array, ""]:
@@ -83,6 +84,13 @@ def certified_error(
     largest = jnp.where(reached, jnp.maximum(above, below), 0.0).max()
     # 1 − γ is exact for γ ≥ 1/2 (Sterbenz), and rounded by eps/2 otherwise.
     error = jnp.maximum(largest, 0.0) / (1 - table.discount)
+    return initial_error(table, values, error)
+
+
+def initial_error(
+    table: Table, values: Float[Array, " S"], error: Float[Array, ""]
+) -> Float[Array, ""]:
+    """Return a bound on the error of `initial_value`, given one on the mean error of the values."""
     # Half an eps for every halving, for the products and for ρ's own sum; the rest is for the
     # difference of the value and this error, or a threshold.
     count = (table.states - 1).bit_length() / 2 + 2
@@ -99,9 +107,9 @@ def rounding(table: Table, signal: Array, values: Array) -> Float[Array, ""]:
     sum over the initial distribution has S terms.
     """
     scale = jnp.abs(signal).max() + jnp.abs(values).max()
-    states, actions, width = table.probabilities.shape
+    states, actions, width = table.probabilities.shape[-3:]
     count = 4 * width + 2 * actions + 64
-    return EPS * scale * (count / (1 - table.discount) + states)
+    return EPS * scale * (count / table.step_share + states)
 
 
 def state_rounding(

@@ -22,6 +22,8 @@ from holdfast.tabular.evaluation.values import (
     mean_signal,
     next_values,
     stacked,
+    until_stop,
+    with_boundary,
     worst_response,
 )
 
@@ -48,12 +50,13 @@ def values_under(
     """Return the values of a policy with each signal under its own given kernel."""
     found: list[PolicyValues] = []
     for i, (signal, kernel) in enumerate(zip(table.signals, kernels, strict=True)):
-        # Signals that share a kernel share its occupancy.
-        if i == 0 or kernel is not kernels[i - 1]:
+        one = table.only(i)
+        # Signals that share a kernel share its occupancy, unless one stops somewhere.
+        if i == 0 or table.boundaries is not None or kernel is not kernels[i - 1]:
             first = table.initial if start is None else start.occupancy[i]
-            visits = _occupancy(table, _chain(table, policy, kernel), first)
+            visits = _occupancy(one, _chain(one, until_stop(one, policy), kernel), first)
         guess = jnp.zeros(table.states) if start is None else start.values[i]
-        found.append(_under(table, signal, policy, kernel, guess, visits))
+        found.append(_under(one, signal, policy, kernel, guess, visits))
     return stacked(found)
 
 
@@ -68,7 +71,12 @@ def by_policy_iteration(
 ) -> PolicyValues:
     """Return the worst case of every signal by nature's policy iteration, as `worst_case` does."""
     starts = zip(table.signals, values, multipliers, visits, strict=True)
-    return stacked([_worst(table, policy, *start, tolerance, max_rounds) for start in starts])
+    return stacked(
+        [
+            _worst(table.only(i), policy, *start, tolerance, max_rounds)
+            for i, start in enumerate(starts)
+        ]
+    )
 
 
 def _worst(
@@ -95,7 +103,7 @@ def _worst(
     return PolicyValues(
         value=_initial_value(table, values),
         values=values,
-        advantages=following.action_values - values[:, None],
+        advantages=until_stop(table, following.action_values - values[:, None]),
         occupancy=_occupancy(table, response.chain, visits),
         error=error,
         multipliers=following.multipliers,
@@ -120,8 +128,9 @@ def _error(
 def _under(
     table: Table, signal: Array, policy: Array, kernel: Array, start: Array, visits: Array
 ) -> PolicyValues:
+    policy = until_stop(table, policy)
     flow = chain(table, policy, kernel)
-    reward = mean_signal(signal, policy, kernel)
+    reward = with_boundary(table, mean_signal(signal, policy, kernel))
     values = _values(table, flow, reward, start, TOLERANCE, 0.0)
     return collect(table, signal, kernel, flow, reward, values, visits)
 
@@ -176,4 +185,5 @@ def _occupancy(
         target=lambda _: enough,
     ).x
     found = jnp.maximum(found, 0.0)
-    return found / found.sum()
+    # A chain that stops somewhere has less than one in all.
+    return found / found.sum() if table.boundary is None else until_stop(table, found)

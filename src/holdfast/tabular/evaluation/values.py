@@ -177,15 +177,16 @@ def per_signal(function: Callable[..., T], table: Table, *arguments: Array) -> T
     """
     results = []
     for i in range(len(table.signals)):
-        signals, own = _entry(table.signals, arguments, i)
-        results.append(function(table.with_signals(signals), *own))
+        signals, boundaries, own = _entry(table.signals, table.boundaries, arguments, i)
+        results.append(function(table.with_signals(signals, boundaries), *own))
     return stacked(results)
 
 
 @jax.jit
-def _entry(signals: Array, arguments: Any, i: int | Array) -> Any:
-    """Return signal i with its leading axis, and entry i of every argument."""
-    return lax.dynamic_slice_in_dim(signals, i, 1), jax.tree.map(lambda a: a[i], arguments)
+def _entry(signals: Array, boundaries: Any, arguments: Any, i: int | Array) -> Any:
+    """Return signal i and its boundary with their leading axis, and entry i of every argument."""
+    own = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, i, 1), (signals, boundaries))
+    return *own, jax.tree.map(lambda a: a[i], arguments)
 
 
 @jax.jit
@@ -199,12 +200,25 @@ def signal_values(
     table: Table, policy: Float[Array, "S A"], kernel: Float[Array, "S A K"]
 ) -> PolicyValues:
     """Return the values of a table's only signal under a given kernel."""
-    signal = table.signals[0]
+    signal, policy = table.signals[0], until_stop(table, policy)
     flow = chain(table, policy, kernel)
-    reward = mean_signal(signal, policy, kernel)
+    reward = with_boundary(table, mean_signal(signal, policy, kernel))
     factors = factorise(table, flow)
     values = state_values(factors, reward)
     return collect(table, signal, kernel, flow, reward, values, occupancy(table, factors))
+
+
+def until_stop(table: Table, array: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return a policy, occupancies or advantages with zeros where a table's only signal stops.
+
+    A policy without actions there makes the value the boundary value alone.
+    """
+    return array if table.boundary is None else table.boundary.outside(array)
+
+
+def with_boundary(table: Table, values: Float[Array, " S"]) -> Float[Array, " S"]:
+    """Return values with the boundary values added, which are zero elsewhere."""
+    return values if table.boundary is None else values + table.boundary.pays
 
 
 def collect(
@@ -224,9 +238,9 @@ def collect(
     return PolicyValues(
         value=initial_value(table, values),
         values=values,
-        advantages=advantages(table, signal, kernel, values),
-        occupancy=visits,
-        error=residual / (1 - table.discount) + rounding(table, signal, values),
+        advantages=until_stop(table, advantages(table, signal, kernel, values)),
+        occupancy=until_stop(table, visits),
+        error=residual / table.step_share + rounding(table, signal, values),
     )
 
 
@@ -242,7 +256,7 @@ def worst_response(
     """Return nature's worst response to V in every row: argmin over the set of q·y.
 
     Arguments:
-        table: the model.
+        table: the model with one signal, whose boundary values are used.
         signal: the signal, in the layout of the table.
         policy: π, (S, A).
         values: V, (S,).
@@ -266,7 +280,9 @@ def worst_response(
             kernel=response.kernel if keep_kernel else None,
         )
 
-    return _by_blocks(respond, table, signal, values, policy, multipliers)
+    found = by_blocks(respond, table, signal, values, until_stop(table, policy), multipliers)
+    reward, lower = with_boundary(table, found.reward), with_boundary(table, found.lower)
+    return found._replace(reward=reward, lower=lower)
 
 
 def certified_values(
@@ -282,7 +298,7 @@ def certified_values(
     found = signal_values(table, policy, kernel)
     response = worst_response(table, table.signals[0], policy, found.values, multipliers)
     below = jnp.maximum((found.values - response.lower).max(), 0.0)
-    error = found.error + below / (1 - table.discount) * ROUND_UP
+    error = found.error + below / table.step_share * ROUND_UP
     return dataclasses.replace(
         found,
         error=jnp.where(error >= 0, error, jnp.inf),
@@ -311,7 +327,10 @@ class RowBrackets(NamedTuple):
 
 @compiled
 def bracketed_rows(
-    table: Table, values: Float[Array, " S"], multipliers: Float[Array, "S A"]
+    table: Table,
+    values: Float[Array, " S"],
+    multipliers: Float[Array, "S A"],
+    most_entries: int = _BLOCK_ENTRIES,
 ) -> RowBrackets:
     """Return brackets of the worst response to V, for a table's only signal."""
 
@@ -320,20 +339,23 @@ def bracketed_rows(
         response, lower, upper = uncertainty.bracket(p, y, guess)
         return RowBrackets(response.value, lower, upper, response.multiplier, size)
 
-    return _by_blocks(respond, table, table.signals[0], values, multipliers, multipliers)
+    signal = table.signals[0]
+    return by_blocks(respond, table, signal, values, multipliers, multipliers, most_entries)
 
 
-def _by_blocks(
+def by_blocks(
     respond: Callable[..., Any],
     table: Table,
     signal: Array,
     values: Array,
     policy: Array,
     multipliers: Array,
+    most_entries: int = _BLOCK_ENTRIES,
 ) -> Any:
     """Return respond(set, p, y, signal, policy, multipliers, size) for all states, block by block.
 
-    The size of a row is the largest |signal| + γ|V| that members may meet.
+    The size of a row is the largest |signal| + γ|V| that members may meet. A block has at most
+    `most_entries` entries.
     """
 
     def answer(p, successors, uncertainty, c, pi, guess) -> Any:  # type: ignore[no-untyped-def]
@@ -346,7 +368,7 @@ def _by_blocks(
     arrays = (signal, policy, multipliers)
     if jax.default_backend() == "cpu":
         per_state = table.probabilities.size // states
-        while block > 1 and block % 2 == 0 and block * per_state > _BLOCK_ENTRIES:
+        while block > 1 and block % 2 == 0 and block * per_state > most_entries:
             block //= 2
     if block == states:
         return answer(table.probabilities, table.successors, table.uncertainty, *arrays)

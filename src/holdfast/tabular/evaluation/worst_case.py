@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from holdfast._support.compilation import compiled
 from holdfast.model.table import DENSE_STATES, Table
-from holdfast.tabular.evaluation import sparse
+from holdfast.tabular.evaluation import backward, sparse
 from holdfast.tabular.evaluation.projected_gradient import (
     ProjectedGradient,
     by_projected_gradient,
@@ -51,6 +51,8 @@ from holdfast.tabular.evaluation.values import (
     per_signal,
     signal_values,
     state_values,
+    until_stop,
+    with_boundary,
     worst_response,
 )
 from holdfast.uncertainty import KL
@@ -113,6 +115,8 @@ def worst_case_method(worst_case: str | WorstCase) -> WorstCase:
 
 def check_method(method: WorstCase, table: Table) -> None:
     """Raise a ValueError if a method does not support the model."""
+    if table.horizon is not None and not isinstance(method, Dual):
+        raise ValueError("worst_case: with a horizon there is only 'dual', one exact backward pass")
     if table.is_large and not isinstance(method, Dual):
         raise ValueError(f"worst_case: only 'dual' supports lists of over {DENSE_STATES} states")
     is_kl = isinstance(table.uncertainty, KL)
@@ -143,15 +147,16 @@ def nominal_values(
         start: values of a similar policy. Large models start their sweeps from it.
     """
     p = table.probabilities
-    if table.is_large:
+    if table.horizon is None and table.is_large:
         return sparse.values_under(table, policy, [p] * len(table.signals), start)
-    return per_signal(lambda one: signal_values(one, policy, p), table)
+    under = signal_values if table.horizon is None else backward.values_under
+    return per_signal(lambda one: under(one, policy, p), table)
 
 
 def values_under(
     table: Table,
-    policy: Float[Array, "S A"],
-    kernels: Sequence[Float[Array, "S A K"]] | Float[Array, "n S A K"],
+    policy: Float[Array, "rows A"],
+    kernels: Sequence[Float[Array, "*kernel A K"]] | Float[Array, "n *kernel A K"],
     start: PolicyValues | None,
 ) -> PolicyValues:
     """Return the values of a policy with each signal under its own given kernel.
@@ -159,12 +164,14 @@ def values_under(
     Arguments:
         table: the model.
         policy: (S, A).
-        kernels: one kernel for each signal, n of shape (S, A, K).
+        kernels: one kernel for each signal, n of shape (S, A, K); with a horizon, one for all steps or
+            (H·S, A, K).
         start: values of a similar policy. Large models start their sweeps from it.
     """
-    if table.is_large:
+    if table.horizon is None and table.is_large:
         return sparse.values_under(table, policy, kernels, start)
-    return per_signal(lambda one, p: signal_values(one, policy, p), table, jnp.asarray(kernels))
+    under = signal_values if table.horizon is None else backward.values_under
+    return per_signal(lambda one, p: under(one, policy, p), table, jnp.asarray(kernels))
 
 
 def worst_case(
@@ -184,6 +191,11 @@ def worst_case(
         start: values of a similar policy, to start the search from. They change the time taken and not
             the result.
     """
+    if table.horizon is not None:
+        guess = None if start is None else start.multipliers
+        if guess is None:
+            guess = jnp.zeros((len(table.signals), *policy.shape))
+        return per_signal(lambda one, g: backward.worst_values(one, policy, g), table, guess)
     if isinstance(method, ProjectedGradient):
         return per_signal(lambda one: by_projected_gradient(one, policy, method), table)
     if isinstance(method, Tilted):
@@ -310,8 +322,8 @@ def by_policy_iteration(
     return PolicyValues(
         value=initial_value(table, last.values),
         values=last.values,
-        advantages=last.action_values - last.values[:, None],
-        occupancy=occupancy(table, last.factors),
+        advantages=until_stop(table, last.action_values - last.values[:, None]),
+        occupancy=until_stop(table, occupancy(table, last.factors)),
         error=last.error,
         kernel=last.kernel,
         multipliers=last.multipliers,
@@ -331,14 +343,14 @@ def worst_kernels(table: Table, worst: PolicyValues) -> Float[Array, "n S A K"]:
         return worst.kernel
     if worst.multipliers is None:
         raise ValueError("values under a given kernel have no worst-case kernel")
-    return per_signal(_response, table, worst.values, worst.multipliers)
+    respond = _response if table.horizon is None else backward.worst_kernel
+    return per_signal(respond, table, worst.values, worst.multipliers)
 
 
 def worst_kernel(table: Table, worst: PolicyValues, index: int) -> Float[Array, "S A K"]:
     """Return the worst-case kernel of one signal; see `worst_kernels`."""
-    one = slice(index, index + 1)
-    alone = jax.tree.map(lambda leaf: leaf[one], worst)
-    return worst_kernels(table.with_signals(table.signals[one]), alone)[0]
+    alone = jax.tree.map(lambda leaf: leaf[index : index + 1], worst)
+    return worst_kernels(table.only(index), alone)[0]
 
 
 @compiled
@@ -360,8 +372,10 @@ def certified_errors(
     """Return how far each worst-case value may be from the minimum over the set.
 
     The bound rests on one worst response to V, whose membership is checked apart from its search, and
-    not on the search for V.
+    not on the search for V. With a horizon the backward pass has certified V already.
     """
+    if table.horizon is not None:
+        return worst.error
 
     def bound(one: Table, values: Array, multipliers: Array) -> Array:
         return _certified_error(one, policy, values, bracketed_rows(one, values, multipliers))
@@ -374,8 +388,9 @@ def certified_errors(
 def _certified_error(
     table: Table, policy: Float[Array, "S A"], values: Float[Array, " S"], rows: RowBrackets
 ) -> Float[Array, ""]:
+    policy = until_stop(table, policy)
     rounded = state_rounding(policy, rows.size, table.probabilities.shape[-1]) * ROUND_UP
-    upper = (policy * rows.upper).sum(-1) + rounded
-    lower = (policy * rows.lower).sum(-1) - rounded
     reached = reached_states(table, policy)
+    upper = with_boundary(table, (policy * rows.upper).sum(-1) + rounded)
+    lower = with_boundary(table, (policy * rows.lower).sum(-1) - rounded)
     return certified_error(table, reached, values, upper - values, values - lower)

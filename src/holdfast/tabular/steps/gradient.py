@@ -51,7 +51,7 @@ def softmax_step(
 
 
 def _scaled(run: Run, weights: np.ndarray) -> Float[Array, " n"]:
-    return jnp.asarray(run.units * weights) / (1 - run.table.discount)
+    return jnp.asarray(run.units * weights) / run.table.step_share
 
 
 @compiled

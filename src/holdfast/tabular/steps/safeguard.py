@@ -118,7 +118,7 @@ def _replacement(
                 kernels = worst_kernels(run.table, seen)
                 bundle, added = bundle.cut(values_under(run.table, run.policy, kernels, seen))
             tilts = TiltedPolicies.at(
-                run.policy, bundle.values, bundle.thresholds, run.table.discount, run.options.step
+                run.policy, bundle.values, bundle.thresholds, run.table.step_share, run.options.step
             )
             moved = improve_within(tilts, jnp.asarray(delta), _KL_ACCURACY).policy
             moved, seen = _project_until_feasible(run, evaluate, moved, evaluate(moved, values))
@@ -150,7 +150,7 @@ def _project_until_feasible(
             1 + np.abs(run.thresholds)
         )
         thresholds = jnp.asarray(run.thresholds + inside)
-        tilts = TiltedPolicies.at(policy, values, thresholds, run.table.discount, "exact")
+        tilts = TiltedPolicies.at(policy, values, thresholds, run.table.step_share, "exact")
         policy = project(tilts, jnp.zeros(len(tilts.features))).policy
         values = evaluate(policy, values)
         if run.margins(values).min() > run.margins(best[1]).min():

@@ -88,7 +88,7 @@ class TiltedPolicies(eqx.Module):
         policy: Float[Array, "S A"],
         values: PolicyValues,
         thresholds: Float[Array, " m"],
-        discount: Float[Array, ""],
+        step_share: Float[Array, ""],
         step: StepKind,
     ) -> TiltedPolicies:
         """Return the tilts of a policy, linearised at its own values.
@@ -97,14 +97,14 @@ class TiltedPolicies(eqx.Module):
             policy: π_k, (S, A).
             values: advantages and occupancies of π_k, each signal under its own kernel.
             thresholds: d, (m,).
-            discount: γ.
+            step_share: 1−γ, or 1/Σ_t γ^t with a horizon (`Table.step_share`).
             step: "exact" or "taylor".
         """
         # The floor is in the weights too, so that Σ d^r·Φ_i remains Σ d^i·A^i/(1−γ).
         reached = values.occupancy.max(0) > 0
         weights = jnp.where(reached, jnp.maximum(values.occupancy[0], _LEAST_OCCUPANCY), 0.0)
         ratio = values.occupancy[1:] / jnp.where(reached, weights, 1.0)
-        constraint = ratio[..., None] * values.advantages[1:] / (1 - discount)
+        constraint = ratio[..., None] * values.advantages[1:] / step_share
         features = jnp.concatenate([values.advantages[:1], constraint])
         # E_π A is zero under π itself. Removing its rounding error makes c = 0 neutral.
         features = features - (policy * features).sum(-1, keepdims=True)

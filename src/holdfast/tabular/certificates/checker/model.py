@@ -20,6 +20,7 @@ Vector = Sequence[Fraction]
 
 _FORMAT = "holdfast-model-1"
 _HEADER = {"format", "discount", "constraints", "uncertainty"}
+_CONSTRAINT = {"threshold", "sense", "name"}
 # Rows in a file may miss one by this, as in `RobustCMDP`; they are divided by their sum.
 _ROW_SUM_TOLERANCE = Fraction(1e-8)
 # The sets whose rows and bounds the checker knows.
@@ -122,6 +123,12 @@ def read_model(path: str | os.PathLike[str]) -> ExactModel:
 
 
 def _exact(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> ExactModel:
+    plain = all(set(limit) <= _CONSTRAINT for limit in header["constraints"])
+    if "horizon" in header or "allowed" in arrays or not plain:
+        raise ValueError(
+            "the checker knows sums without a horizon; this model has a horizon, a reach rule, a mean "
+            "of a step, or a rule on actions"
+        )
     if header["format"] != _FORMAT or set(header) - {"about"} != _HEADER:  # names change no value
         raise ValueError(f"expected the format {_FORMAT!r} with the fields {sorted(_HEADER)}")
     kind, given = header["uncertainty"]["set"], header["uncertainty"]

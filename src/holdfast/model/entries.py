@@ -1,0 +1,118 @@
+"""Rows of a kernel as successor lists: without unreachable entries, and with equal ones merged."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Bool
+
+from holdfast.model.cmdp import RobustCMDP
+from holdfast.model.kernel import Kernel, grouped_sum
+from holdfast.uncertainty import UncertaintySet
+
+# Least number of states after padding.
+LEAST_STATES = 64
+
+
+def padded_size(n: int, least: int = 1) -> int:
+    """Return a size rounded up, so that models of similar size share compiled programs.
+
+    Sizes are powers of two up to 128, and multiples of 128 beyond, where a power of two would cost more
+    time than the compilation it saves.
+    """
+    return max(least, 1 << (n - 1).bit_length()) if n <= 128 else -(-n // 128) * 128
+
+
+def entries_of(model: RobustCMDP) -> tuple[np.ndarray | None, np.ndarray]:
+    """Return successors, None for a dense kernel, and probabilities in a form that the set supports."""
+    kernel, uncertainty = model.transitions, cast(UncertaintySet, model.uncertainty)
+    if not isinstance(kernel, Kernel):
+        return None, kernel
+    if not uncertainty.fits_lists:
+        return None, kernel.dense()
+    return kernel.successors, kernel.probabilities
+
+
+def compact_rows(
+    successors: np.ndarray | None,
+    probabilities: np.ndarray,
+    uncertainty: UncertaintySet,
+    telling: list[np.ndarray],
+    states: int,
+) -> tuple[Any, np.ndarray, Any, Any]:
+    """Return successors (None if dense), probabilities, and place and share of the user's entries.
+
+    Arguments:
+        successors: next states, or None for a dense kernel.
+        probabilities: probabilities of the rows.
+        uncertainty: the set, in the layout of the rows.
+        telling: signals that depend on the next state.
+        states: number of states.
+    """
+    if not uncertainty.fits_lists:
+        return None, probabilities, None, None
+    if successors is None:
+        widest = int(uncertainty.reach(probabilities).sum(-1).max())
+        # A dense kernel of mostly zeros is stored as lists.
+        if 2 * widest > padded_size(states, LEAST_STATES):
+            return None, probabilities, None, None
+        successors = np.broadcast_to(np.arange(states, dtype=np.int32), probabilities.shape)
+    if not uncertainty.merges:
+        telling = [np.broadcast_to(np.arange(probabilities.shape[-1]), probabilities.shape)]
+    return _compact(successors, probabilities, telling, uncertainty.reach(probabilities))
+
+
+def _compact(
+    successors: np.ndarray,
+    probabilities: np.ndarray,
+    signals: list[np.ndarray],
+    reached: Bool[np.ndarray, "S A K"],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return lists without unreachable entries; equal successors with equal signals are merged."""
+    states, actions, width = probabilities.shape
+    kept = np.flatnonzero(reached)
+    row = kept // width
+    keys = [successors.ravel()[kept], *(s.ravel()[kept] for s in signals)]
+    order = np.lexsort([*reversed(keys), row])
+    row, keys = row[order], [key[order] for key in keys]
+    fresh_row = np.r_[True, row[1:] != row[:-1]]
+    fresh = fresh_row.copy()
+    for key in keys:
+        fresh[1:] |= key[1:] != key[:-1]
+    group = np.cumsum(fresh) - 1
+    first_group_of_row = group[fresh_row]  # every row has mass, so no row is missing
+    position = group - first_group_of_row[row]
+    new_width = int(position.max()) + 1
+
+    own = probabilities.ravel()[kept][order]
+    size = states * actions * new_width
+    merged = grouped_sum(row * new_width + position, own, size).reshape(-1, new_width)
+    lists = np.zeros((states * actions, new_width), np.int32)
+    lists[row, position] = keys[0]
+    place = np.full(probabilities.size, -1)
+    place[kept[order]] = position
+    share = np.zeros(probabilities.size)
+    whole = merged[row, position]
+    share[kept[order]] = np.divide(own, whole, out=np.ones_like(whole), where=whole > 0)
+    shape = (states, actions, new_width)
+    return (
+        lists.reshape(shape),
+        merged.reshape(shape),
+        place.reshape(probabilities.shape),
+        share.reshape(probabilities.shape),
+    )
+
+
+def in_rows(place: np.ndarray | None, array: np.ndarray, width: int) -> np.ndarray:
+    """Return an array over the user's entries, or over (s, a), in the table's `width` entries."""
+    if array.ndim == 2:
+        return np.broadcast_to(array[..., None], (*array.shape, width))
+    states, actions, entries, *rest = array.shape
+    rows = np.zeros((states, actions, width, *rest))
+    if place is None:
+        rows[:, :, :entries] = array
+        return rows
+    s, a, k = np.nonzero(place >= 0)
+    rows[s, a, place[s, a, k]] = array[s, a, k]
+    return rows
