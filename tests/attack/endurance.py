@@ -100,7 +100,8 @@ def leak(iterations: int) -> Leak:
     half = len(memory) // 2
     late = np.asarray(memory[half:])
     fit = scipy.stats.linregress(np.arange(len(late)), late)
-    spread = scipy.stats.t.ppf(0.975, len(late) - 2) * fit.stderr
+    # A constant has no standard error.
+    spread = np.nan_to_num(scipy.stats.t.ppf(0.975, len(late) - 2) * fit.stderr)
     speed = (len(late) - 1) / (moments[-1] - moments[half])
     return Leak(fit.slope, fit.slope - spread, fit.slope + spread, fit.slope * speed * 86400 / 1024)
 

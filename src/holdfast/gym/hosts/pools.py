@@ -171,7 +171,8 @@ class SyncHost:
             run() if self._timeout is None else self._thread.call(run, deadline)
         except HangError:
             raise self._hanging(f"copy {self._copies.current}", method) from None
-        except Exception as error:
+        # An environment that calls sys.exit must not end the training silently.
+        except (Exception, SystemExit) as error:
             who = f"copy {self._copies.current}"
             raise HostError(f"{self.name}: {who}{failure_text(error)}") from error
 

@@ -121,7 +121,7 @@ def end_with_parent(lifeline: int) -> None:
         os._exit(1)
 
 
-def failure_text(error: Exception) -> str:
+def failure_text(error: BaseException) -> str:
     """Return the end of a message about a copy: a sentence, or the traceback of its exception."""
     if isinstance(error, ProtocolError | CostError):
         return f": {error}"
