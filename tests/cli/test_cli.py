@@ -496,7 +496,7 @@ def test_a_simulator_that_fails_is_a_sentence_and_exit_code_1(main, capsys, monk
 def test_an_interrupted_training_says_how_to_go_on(main, capsys, monkeypatch):
     from holdfast.simulators import train
 
-    def interrupted(run, out, progress):
+    def interrupted(run, *arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(train.TrainingRun, "train", interrupted)
