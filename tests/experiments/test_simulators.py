@@ -42,7 +42,9 @@ def test_it_is_trained_and_stressed(found, folder):
     assert found.failures == []
     trained = results.of("pcpo", 0.01)
     assert trained.curve("nominal_reward").shape == (1, 1)
-    assert [row.label for row in trained.stress.rows] == ["nominal", "noise × 2"]
+    labels = ["nominal", "noise × 2"]
+    likely = [f"{label}, most likely actions" for label in labels]
+    assert [row.label for row in trained.stress.rows] == labels + likely
     description = json.loads((folder / "point-gather" / "experiment.json").read_text())
     assert description["experiment"] == EXPERIMENT.to_dict()
     with pytest.raises(KeyError):
