@@ -33,7 +33,7 @@ _PUBLIC = {
     "holdfast.tabular.evaluation.worst_case": "Dual",
     "holdfast.tabular.solve": "Solution",
     "holdfast.uncertainty": "KL ChiSquare Contamination Interval TotalVariation Wasserstein",
-    "holdfast.verbs": "certify evaluate load solve stress train",
+    "holdfast.verbs": "as_agent certify evaluate load solve stress train",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from holdfast.uncertainty import Interval as Interval
     from holdfast.uncertainty import TotalVariation as TotalVariation
     from holdfast.uncertainty import Wasserstein as Wasserstein
+    from holdfast.verbs import as_agent as as_agent
     from holdfast.verbs import certify as certify
     from holdfast.verbs import evaluate as evaluate
     from holdfast.verbs import load as load

@@ -228,6 +228,18 @@ class HostedEnvironment(Environment):
         """Return actions of the policy in the form that the Gymnasium environment expects."""
         return decoded(self._handle.action_space, action)
 
+    def native_observations(self, rows: Float[np.ndarray, "rows n"]) -> Any:
+        """Return flat observations in the form of the Gymnasium environment, parts stacked by rows."""
+        space = self._handle.observation_space
+        if isinstance(space, spaces.Box):
+            return rows.reshape(len(rows), *space.shape).astype(space.dtype)
+        each = [spaces.unflatten(space, row) for row in rows]
+        return jax.tree.map(lambda *parts: np.stack(parts), *each)
+
+    def encode_actions(self, actions: np.ndarray) -> np.ndarray:
+        """Return actions of the Gymnasium environment as the policy's: indices count from 0."""
+        return actions - getattr(self._handle.action_space, "start", 0)
+
     def close(self) -> None:
         """End worker processes; the next episode starts new ones."""
         if not self.is_replayable:

@@ -8,12 +8,9 @@ KL(p(s'|s,a)‖p₀(s'|s,a)) ≤ KL(q(w|s,a)‖q₀(w|s,a)): a bound on the dist
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
 import itertools
 import math
-import traceback
-from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -188,6 +185,11 @@ class Environment(eqx.Module):
         return None
 
     @property
+    def signal_ranges(self) -> tuple[tuple[float, float], ...] | None:
+        """The lowest and highest value of a step's reward, then of each cost, or None if unknown."""
+        return None
+
+    @property
     def discount(self) -> float | None:
         """The environment's own discount, or None."""
         return None
@@ -206,6 +208,11 @@ class Environment(eqx.Module):
     def is_replayable(self) -> bool:
         """Whether a saved state can be stepped again, as the tilted kernel's lookahead requires."""
         return True
+
+    @property
+    def draws_once(self) -> bool:
+        """Whether only the first step of an episode depends on its disturbance."""
+        return False
 
     @property
     def failure(self) -> BaseException | None:
@@ -320,19 +327,6 @@ class TrainingError(RuntimeError):
         >>> issubclass(hf.TrainingError, RuntimeError)
         True
     """
-
-
-@contextlib.contextmanager
-def host_failures(env: Environment, kept: str = "") -> Iterator[None]:
-    """Raise a simulator's own failure, if it has one, in place of that of the compiled program."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError:
-        if env.failure is None:
-            raise
-        text = "".join(traceback.format_exception(env.failure)).rstrip()
-        env.forget_failure()
-        raise TrainingError(f"{env.name} failed{kept}:\n{text}") from None
 
 
 def check_disturbed(env: Environment, radius: float) -> None:

@@ -26,8 +26,8 @@ from holdfast.simulators.environment import (
     TrainingError,
     check_disturbed,
     check_environment,
-    host_failures,
 )
+from holdfast.simulators.failures import host_failures
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.training import checkpoint, runs
 from holdfast.simulators.training.learner import Learner, first_learners, iterations

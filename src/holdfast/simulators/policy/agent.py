@@ -160,16 +160,24 @@ class Agent:
             >>> agent.predict(np.eye(5)).shape
             (5,)
         """
-        arrays = self.arrays
-        x = self._vector(observation)
-        if x.ndim == 0 or x.shape[-1] != arrays.inputs:
-            raise ValueError(f"observation: expected {arrays.inputs} numbers, got shape {x.shape}")
-        if not np.isfinite(x).all():
-            raise ValueError("observation: expected finite numbers, got some that are not")
+        arrays, x = self.arrays, self._checked_vector(observation)
         drawn_by = None if deterministic else generator or np.random.default_rng()
         actions = arrays.actions(arrays.outputs(x), drawn_by)
         decode = getattr(self.environment, "decode", None)
         return actions if decode is None else decode(actions)
+
+    def _checked_vector(self, observation: Any) -> np.ndarray:
+        x = self._vector(observation)
+        if x.ndim == 0 or x.shape[-1] != self.inputs:
+            raise ValueError(f"observation: expected {self.inputs} numbers, got shape {x.shape}")
+        if not np.isfinite(x).all():
+            raise ValueError("observation: expected finite numbers, got some that are not")
+        return x
+
+    @property
+    def inputs(self) -> int:
+        """The length of an observation."""
+        return self.arrays.inputs
 
     def _vector(self, observation: Any) -> np.ndarray:
         """Return one observation, or rows of them, as the policy's input."""
@@ -178,7 +186,7 @@ class Agent:
         if not isinstance(observation, Mapping):
             with contextlib.suppress(TypeError, ValueError):  # parts of different shapes
                 x = np.asarray(observation, np.float32)
-        if x is not None and (encode is None or x.shape[-1:] == (self.arrays.inputs,)):
+        if x is not None and (encode is None or x.shape[-1:] == (self.inputs,)):
             return x
         if encode is not None:
             return np.asarray(encode(observation), np.float32)
@@ -300,7 +308,7 @@ class Agent:
 
     def check_fits(self, env: Environment, name: str) -> None:
         """Raise a ValueError if observations or actions of a simulator do not fit the policy's."""
-        inputs, space = self.arrays.inputs, self.policy.space
+        inputs, space = self.inputs, self.policy.space
         if inputs != env.observation_size or space != env.action_space:
             raise ValueError(
                 f"environment: {env.name} has {env.observation_size} observations and actions "

@@ -21,7 +21,9 @@ from holdfast.simulators.certificates.intervals import (
     text_table,
     verdict,
 )
-from holdfast.simulators.environment import Discrete, Environment, host_failures
+from holdfast.simulators.environment import Discrete, Environment
+from holdfast.simulators.failures import host_failures
+from holdfast.simulators.policy.foreign import ForeignAgent, policy_failures
 from holdfast.simulators.stress import check_measurement, common_environment, frozen_agent
 
 if TYPE_CHECKING:
@@ -154,7 +156,7 @@ def _play_simulator(
         environment = imported("holdfast.verbs:as_simulator")(environment)
     env = common_environment((agent,), environment)
     frozen, _ = frozen_agent(agent, env, deterministic)
-    with host_failures(env):
+    with host_failures(env), policy_failures((agent,)):
         utilities = np.asarray(play(frozen, jax.random.PRNGKey(seed), episodes), float)
     # Simulated episodes hold utilities; a cost is the negative of its utility.
     signs = np.array([1.0] + [-1.0] * len(env.cost_names))
@@ -262,6 +264,8 @@ class GymnasiumPlayer:
     def start(self, seed: int | None = None) -> None:
         """Begin an episode."""
         self._observation, _ = self.env.reset(seed=seed)
+        if isinstance(self.agent, ForeignAgent):
+            self.agent.reset()
         self._left = self._steps
 
     def step(self) -> tuple[float, tuple[float, ...] | None, bool]:
@@ -293,7 +297,7 @@ class GymnasiumPlayer:
     def _check_spaces(self) -> None:
         from gymnasium import spaces
 
-        inputs, policy = self.agent.arrays.inputs, self.agent.policy.space
+        inputs, policy = self.agent.inputs, self.agent.policy.space
         space = self.env.action_space
         try:
             size = spaces.flatdim(self.env.observation_space)

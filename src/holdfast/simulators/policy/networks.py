@@ -185,6 +185,16 @@ class Policy(eqx.Module):
             return Categorical(outputs)
         return Gaussian(outputs, jnp.broadcast_to(self.log_std, outputs.shape))
 
+    def act(
+        self, inputs: Float[Array, "rows inputs"], key: PRNGKeyArray | None, time: Array
+    ) -> Array:
+        """Return one action per row, in the policy's units: drawn with the key, or the most likely."""
+        del time  # for policies with a memory
+        distribution = self.distribution(inputs)
+        return (
+            distribution.mode() if key is None else distribution.draw(self.noise(key, len(inputs)))
+        )
+
     def noise(self, key: PRNGKeyArray, rows: int) -> Float[Array, "rows size"]:
         """Return noise for `draw`, one row for each action."""
         if isinstance(self.space, Box):

@@ -234,11 +234,8 @@ def rollout(
         states, observations, alive = carry
         t, key = when
         act_key, nature_key = jax.random.split(key)
-        distribution = policy.distribution(sight.of_policy(observations))
-        if player.deterministic:
-            actions = distribution.mode()
-        else:
-            actions = distribution.draw(policy.noise(act_key, episodes))
+        drawn_by = None if player.deterministic else act_key
+        actions = policy.act(sight.of_policy(observations), drawn_by, t)
         taken = policy.to_environment(actions)
         log_nominal = nothing
         if isinstance(env.disturbance, Outcomes):
