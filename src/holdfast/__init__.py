@@ -16,11 +16,13 @@ from holdfast._version import __version__
 # that `import holdfast` does not import JAX.
 _PUBLIC = {
     "holdfast": "environments uncertainty",
+    "holdfast.audit": "Audit audit",
     "holdfast.gym.channels": "Actions Force Observations Parameters States",
     "holdfast.gym.disturb": "disturb",
     "holdfast.gym.from_gymnasium": "from_gymnasium",
     "holdfast.gym.costs": "Transition speed_limit",
     "holdfast.model": "Constraint Kernel RobustCMDP at_least at_most",
+    "holdfast.simulators.certificates.simulator_certificate": "SimulatorCertificate",
     "holdfast.simulators.certificates.stress_result": "Stress",
     "holdfast.simulators.environment": "TrainingError",
     "holdfast.simulators.policy.agent": "Agent",
@@ -43,6 +45,8 @@ __all__ = ["__version__", *sorted(_MODULE_OF)]
 if TYPE_CHECKING:
     from holdfast import environments as environments
     from holdfast import uncertainty as uncertainty
+    from holdfast.audit import Audit as Audit
+    from holdfast.audit import audit as audit
     from holdfast.gym.channels import Actions as Actions
     from holdfast.gym.channels import Force as Force
     from holdfast.gym.channels import Observations as Observations
@@ -57,6 +61,9 @@ if TYPE_CHECKING:
     from holdfast.model import RobustCMDP as RobustCMDP
     from holdfast.model import at_least as at_least
     from holdfast.model import at_most as at_most
+    from holdfast.simulators.certificates.simulator_certificate import (
+        SimulatorCertificate as SimulatorCertificate,
+    )
     from holdfast.simulators.certificates.stress_result import Stress as Stress
     from holdfast.simulators.environment import TrainingError as TrainingError
     from holdfast.simulators.policy.agent import Agent as Agent

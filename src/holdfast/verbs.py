@@ -222,7 +222,34 @@ def _accepting_names(
 
 evaluate = _accepting_names(_evaluate.evaluate, "model", as_model)
 solve = _accepting_names(_solve.solve, "model", as_model)
-certify = _accepting_names(_certify.certify, "model", as_model)
+_certify_table = _accepting_names(_certify.certify, "model", as_model)
+
+
+@functools.wraps(_certify.certify)
+def certify(model: Any, policy: Any, **options: Any) -> Any:  # noqa: D103
+    # With radius= or box= the first argument is a simulator; a table is then run as one.
+    if "radius" not in options and "box" not in options:
+        if _is_simulator(model):
+            raise ValueError("radius: a simulator needs a radius or a box")
+        return _certify_table(model, policy, **options)
+    verb = registry.imported("holdfast.simulators.certify:certify")
+    env = as_simulator(model)
+    if isinstance(policy, str | PathLike):
+        policy = as_agent(
+            policy,
+            env,
+            cost_limit=options.pop("cost_limit", None),
+            trust=options.pop("trust", False),
+        )
+    return verb(env, policy, **options)
+
+
+def _is_simulator(given: Any) -> bool:
+    if isinstance(given, str | PathLike | RobustCMDP):
+        return False
+    from holdfast.simulators.environment import Environment
+
+    return isinstance(given, Environment)
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Union
 from holdfast import __version__
 from holdfast.cli import _shared
 from holdfast.cli._shared import BadInputError, Command, FailedError
+from holdfast.cli.audit import AuditCommand
 from holdfast.cli.bench import BenchCommand
 from holdfast.cli.certify import CertifyCommand
 from holdfast.cli.check import CheckCommand
@@ -31,6 +32,7 @@ COMMANDS: dict[str, type[Command]] = {
     "check": CheckCommand,
     "train": TrainCommand,
     "stress": StressCommand,
+    "audit": AuditCommand,
     "bench": BenchCommand,
     "report": ReportCommand,
 }
@@ -46,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       holdfast check proof.json gambler
       holdfast train point-gather --algorithm rcpo --radius 0.2 --cost-limit 0.1 --seeds 5
       holdfast stress runs/train/point-gather-rcpo-radius-0.2
+      holdfast audit policy.onnx --env point-gather --radius 0.05 --cost-limit 0.1
       holdfast bench paper --seeds 1
       holdfast report runs -o report.html
 

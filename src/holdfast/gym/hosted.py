@@ -178,6 +178,11 @@ class HostedEnvironment(Environment):
         return GaussianNoise(len(scales), " and ".join(names), scales)
 
     @property
+    def draws_once(self) -> bool:
+        """Whether all channels draw once an episode."""
+        return self.facts.keeps_draw and len(self.facts.channels) == 1
+
+    @property
     def failure(self) -> BaseException | None:
         """The last exception of the host, or None."""
         failures = self._handle.failures
@@ -358,7 +363,7 @@ class HostedEnvironment(Environment):
         """
         if not self.facts.channels:
             return jnp.array(False)
-        if self.facts.keeps_draw and len(self.facts.channels) == 1:
+        if self.draws_once:
             return ~state.begun
         return jnp.array(True)
 

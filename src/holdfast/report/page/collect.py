@@ -9,14 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast.report.page.audits import audit_section
 from holdfast.report.page.content import Arena, Section, Skipped
 from holdfast.report.page.models import comparison_section, solution_sections
 from holdfast.report.records import TrainingRecord, check_not_newer, read_json, read_training
 from holdfast.report.solution import CERTIFICATE_FILE, SOLUTION_FILE
+from holdfast.simulators.certificates.simulator_certificate import SimulatorCertificate
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training import runs
 
-EXPERIMENT, STRESS = "experiment.json", "stress.json"
+EXPERIMENT, STRESS, AUDIT, PROOF = "experiment.json", "stress.json", "audit.json", "proof.json"
 # Files of a run, each with the file without which it cannot be read.
 _REMAINS = {
     runs.METRICS: runs.DESCRIPTION,
@@ -112,6 +114,8 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
             files = [path for path in folder.rglob("*") if path.is_file()]
             make = partial(kept.get, f"{folder}/{name}", files, partial(read, folder))
             found.sections += found.attempt(folder, make) or []
+    if AUDIT in names:
+        found.sections += found.attempt(folder, partial(_audit_sections, folder, names)) or []
     path = folder / STRESS
     stress = found.attempt(path, lambda: Stress.load(path)) if STRESS in names else None
     if runs.DESCRIPTION in names:
@@ -127,6 +131,11 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
         if remains in names and missing not in names:
             found.skipped.append(Skipped(str(folder), f"holds {remains} but no {missing}"))
             break
+
+
+def _audit_sections(folder: Path, names: set[str]) -> list[Section]:
+    proof = SimulatorCertificate.load(folder / PROOF) if PROOF in names else None
+    return [audit_section(str(folder), read_json(folder / AUDIT), proof)]
 
 
 def _arena(training: TrainingRecord) -> Arena | None:
