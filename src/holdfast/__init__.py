@@ -16,7 +16,7 @@ from holdfast._version import __version__
 # that `import holdfast` does not import JAX.
 _PUBLIC = {
     "holdfast": "environments uncertainty",
-    "holdfast.audit": "Audit audit",
+    "holdfast.auditing": "Audit audit",
     "holdfast.gym.channels": "Actions Force Observations Parameters States",
     "holdfast.gym.disturb": "disturb",
     "holdfast.gym.from_gymnasium": "from_gymnasium",
@@ -45,8 +45,8 @@ __all__ = ["__version__", *sorted(_MODULE_OF)]
 if TYPE_CHECKING:
     from holdfast import environments as environments
     from holdfast import uncertainty as uncertainty
-    from holdfast.audit import Audit as Audit
-    from holdfast.audit import audit as audit
+    from holdfast.auditing import Audit as Audit
+    from holdfast.auditing import audit as audit
     from holdfast.gym.channels import Actions as Actions
     from holdfast.gym.channels import Force as Force
     from holdfast.gym.channels import Observations as Observations

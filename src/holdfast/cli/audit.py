@@ -86,7 +86,7 @@ class AuditCommand:
             check_writable(out)
             parameters = dict(map(parameter_values, self.parameters))
         from holdfast._support.files import to_json
-        from holdfast.audit import audit
+        from holdfast.auditing import audit
         from holdfast.report.training import tests_on
         from holdfast.simulators.environment import TrainingError
 

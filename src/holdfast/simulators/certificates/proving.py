@@ -46,7 +46,7 @@ _STEPS_AT_ONCE = 4_000_000
 _FOUND_SHARE, _START_SHARE = 0.5, 0.05
 # Initial states for E U_0, as a multiple of the episodes; they cost no steps.
 _STARTS = 8
-_HIDDEN, _RATE = (64, 64), 1e-2
+_HIDDEN, _RATE = (32, 32), 1e-2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class BoundSettings:
     episodes: int = 20_000
     draws: int = 64
     updates: int = 300
-    batch: tuple[int, int] = (512, 8)
+    batch: tuple[int, int] = (256, 4)
 
 
 @dataclasses.dataclass(frozen=True)
