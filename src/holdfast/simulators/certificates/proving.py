@@ -251,9 +251,8 @@ class Certifying:
         )
         total, highest = float(signal.total), float(functions.highest(signal.total))
         upper_risk, found_risk = (1 - _FOUND_SHARE) * risk, _FOUND_SHARE * risk
-        u0 = total * upper_limit(_unit(np.concatenate(starts), total), _START_SHARE * upper_risk)
-        rest, alpha = divergence_bound(
-            halves(w), highest, float(work.radius) * work.steps, (1 - _START_SHARE) * upper_risk
+        bound, u0, alpha = step_limit(
+            w, np.concatenate(starts), (total, highest), float(work.radius) * work.steps, upper_risk
         )
         attacked = parts(
             lambda k, n: attacked_costs(fresh, functions, k, n),
@@ -267,9 +266,10 @@ class Certifying:
         return Proved(
             nominal=float(costs.mean()) + signal.offset,
             found=lowest + signal.offset,
-            upper=min(u0 + rest, total) + signal.offset + tail,
+            upper=bound + signal.offset + tail,
             setup={
                 "alpha": alpha,
+                "total": total,
                 "highest": highest,
                 "budget": float(work.radius) * work.steps,
                 "mean_start": u0,
@@ -320,6 +320,24 @@ def learned_functions(
     evidence = jnp.float32(math.log(2 / risk) / (settings.episodes / 2))
     functions, history = learn(work, functions, learn_key, batch, _RATE, evidence)
     return functions, np.asarray(history)
+
+
+def step_limit(
+    w: np.ndarray, starts: np.ndarray, scale: tuple[float, float], budget: float, risk: float
+) -> tuple[float, float, float]:
+    """Return the bound at every step from fresh W and U_0, the limit of E U_0, and α.
+
+    Arguments:
+        w: W of fresh episodes: the first half chooses α, the second half is limited.
+        starts: U_0 of fresh initial states.
+        scale: largest cost of an episode, and the number that W never exceeds.
+        budget: H·R.
+        risk: probability that the bound fails.
+    """
+    total, highest = scale
+    u0 = total * upper_limit(_unit(starts, total), _START_SHARE * risk)
+    rest, alpha = divergence_bound(halves(w), highest, budget, (1 - _START_SHARE) * risk)
+    return min(u0 + rest, total), u0, alpha
 
 
 def _unit(values: np.ndarray, total: float) -> np.ndarray:

@@ -10,9 +10,11 @@ V* ≤ E U_0 + sup_Q E_Q[W] with W = Σ_t (E_p[G|s_t] − U_t(s_t)) + (y_t − b
 chain rule, hence V* ≤ E U_0 + α·H·R + α·log E_P[exp(W/α)] for every α > 0. Means of n fresh draws at
 each visited state take the place of E_p[G|s_t]; they are independent of the episode's own draws.
 
-*The range.* A confidence limit needs a number that W never exceeds. An episode whose sum exceeds
-`patience` stops: the rest costs at most what is left of the total, so W gains that less U_t. λ is
-bounded such that one step adds at most `reach` before the cut part. Then W ≤ patience + reach + total.
+*The range.* A confidence limit needs a number that W never exceeds. Let D be the largest cost of an
+episode, and `left` what is left of it. An episode in which the sum so far and `left` exceed D + patience
+stops: the rest costs at most `left`, so W gains left − U_t. λ is bounded such that E_p[G] − U_t is at
+most `reach`. A step that goes on adds at most reach + (y − b)⁺, and left falls by c, so that
+W ≤ D + patience + reach whether the episode stops after it or not.
 
 With λ → 0 the cut part is everything and W = C − U_0: the bound for a nature that may spend its whole
 budget H·R at one step. Learning moves λ away from 0 where that lowers the bound.
@@ -45,6 +47,9 @@ from holdfast.simulators.training.rollout import Nominal, Sight, Situation
 _DEVIATIONS = 3.0
 # λ starts at this share of its largest value: close to the bound without it.
 _FIRST_LAMBDA = 0.1
+# Excess of W over the trivial bound at which an episode stops, as a share of the total. It is not
+# learned, since a stop has no slope. U_t rises above U_0 by more in rare episodes only.
+_PATIENCE = 0.25
 # Weight of the misfit of U while it is fitted; the bound itself is of order one.
 _FIT_WEIGHT = 30.0
 # Candidates among which the attack chooses.
@@ -57,14 +62,14 @@ class StepFunctions(eqx.Module):
     Attributes:
         value: network of U; its input is the critic's and the share of the total that is left.
         dual: network of λ and ν; its input is the adversary's and the same share.
-        logits: logarithms of `patience` and `reach` as shares of the total, and of the multiplier α.
+        logits: logarithms of `reach` and of the multiplier α, as shares of the total.
         sight: normalisers of the inputs.
         start: logit of U at initialisation.
     """
 
     value: MLP
     dual: MLP
-    logits: Float[Array, "3"]
+    logits: Float[Array, "2"]
     sight: Sight
     start: Float[Array, ""]
 
@@ -78,7 +83,7 @@ class StepFunctions(eqx.Module):
         return cls(
             MLP.create(first, (env.feature_size + 2, *hidden, 1), last_scale=0.01),
             MLP.create(second, (env.nature_feature_size + 2, *hidden, 2), last_scale=0.01),
-            jnp.log(jnp.array([0.2, 0.2, 0.3])),
+            jnp.log(jnp.array([0.3, 0.3])),
             Sight(frozen.observations, sight.features, sight.nature, True),
             jnp.asarray(math.log(0.1 / 0.9)),
         )
@@ -105,24 +110,20 @@ class StepFunctions(eqx.Module):
         total = signal.total
         x = self._with_left(self.sight.of_nature(nature, time), left, total)
         raw = self.dual(x)
-        most = self.reach(total) / (jnp.expm1(cut) + cut / 2)
+        most = self.reach(total) / (jnp.expm1(cut) + jnp.maximum(cut / 2, radius))
         share = jax.nn.sigmoid(raw[..., 0] + math.log(_FIRST_LAMBDA / (1 - _FIRST_LAMBDA)))
         lam = most * jnp.maximum(share, 1e-4)
         nu = jnp.maximum(u + lam * (cut / 2 * jnp.tanh(raw[..., 1]) - radius), 0.0)
         return lam, nu
 
-    def patience(self, total: Array) -> Float[Array, ""]:
-        """Return the sum above which an episode stops."""
-        return total * jnp.exp(self.logits[0])
-
     def reach(self, total: Array) -> Float[Array, ""]:
         """Return the largest increase of W in one step, the cut part aside."""
-        return total * jnp.exp(self.logits[1])
+        return total * jnp.exp(self.logits[0])
 
     def highest(self, total: Array) -> Float[Array, ""]:
         """Return a number that W never exceeds."""
         # W is computed in single precision, which is off by less than 1e-5 of its range.
-        return (self.patience(total) + self.reach(total) + total) * (1 + 1e-5)
+        return ((1 + _PATIENCE) * total + self.reach(total)) * (1 + 1e-5)
 
     @staticmethod
     def cut(radius: Array) -> Float[Array, ""]:
@@ -260,7 +261,7 @@ def excess(work: Bounding, functions: StepFunctions, key: Array, episodes: int) 
         place, u, w, going, alive = carry
         time, key = now
         act, noise, fresh = jax.random.split(key, 3)
-        stop = going & (w > functions.patience(total))
+        stop = going & (w + place.left > (1 + _PATIENCE) * total)
         w = w + jnp.where(stop, place.left - u, 0.0)
         going = going & ~stop
         actions = _act(work, place, act, time)
@@ -363,7 +364,7 @@ def learn(
     def loss(learned: Any, fixed: Any, key: Array, fitting: Array) -> tuple[Array, Array]:
         functions = eqx.combine(learned, fixed)
         total = work.signal.total
-        alpha = total * jnp.exp(functions.logits[2])
+        alpha = total * jnp.exp(functions.logits[1])
         found = excess(work, functions, key, episodes)
         seen = jax.nn.logsumexp(found.w / alpha) - math.log(episodes)
         unseen = jnp.log(evidence) + functions.highest(total) / alpha
@@ -384,7 +385,7 @@ def learn(
         learned, state = carry
         (_, value), slope = eqx.filter_value_and_grad(loss, has_aux=True)(learned, fixed, *now)
         # A batch without finite slopes changes nothing.
-        norm = optax.global_norm(slope)
+        norm = optax.tree.norm(slope)
         scale = jnp.where(jnp.isfinite(norm), jnp.minimum(1.0, 1 / (norm + 1e-9)), 0.0)
         slope = jax.tree.map(lambda leaf: jnp.where(scale > 0, leaf * scale, 0.0), slope)
         changes, state = adam.update(slope, state, learned)
