@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from holdfast._support.arguments import check_number
 from holdfast._support.files import write_json
 from holdfast.simulators.certificates.attack_plan import Callback
 from holdfast.simulators.certificates.simulator_certificate import SimulatorCertificate
@@ -28,6 +29,11 @@ class Audit:
         reasons: the verdict in sentences, and for an open one what would decide it.
         stress: sweeps and attacks.
         certificate: the bounds; None if they could not be computed.
+
+    Example:
+        >>> import holdfast as hf
+        >>> [field.name for field in dataclasses.fields(hf.Audit)]
+        ['verdict', 'reasons', 'stress', 'certificate']
     """
 
     verdict: str
@@ -97,6 +103,7 @@ def audit(
         >>> found.verdict
         'holds'
     """
+    check_number("radius", radius, above=True)
     env = as_simulator(environment)
     agent = as_agent(policy, env, cost_limit=cost_limit, trust=trust, statistics=statistics)
     common = {"seed": seed, "confidence": confidence}
@@ -111,14 +118,18 @@ def audit(
         "attacks": attacks,
         "bounds": bounds,
     }
-    if folder is not None:
-        _check_request(folder, request)
+    plain = json.loads(json.dumps(request, default=str))
+    before = None if folder is None else folder / REQUEST
+    if before is not None and before.exists() and json.loads(before.read_text()) != plain:
+        raise ValueError(f"out: {folder} holds an audit with other arguments")
 
     def done(name: str, load: Any, make: Any) -> Any:
         if folder is not None and (folder / name).exists():
             return load(folder / name)
         made = make()
         if folder is not None and made is not None:
+            # Written with the first result: refused arguments leave no folder behind.
+            write_json(folder / REQUEST, plain)
             made.save(folder / name)
         return made
 
@@ -143,16 +154,6 @@ def audit(
             {"verdict": found.verdict, "reasons": list(found.reasons), "policy": agent.label},
         )
     return found
-
-
-def _check_request(folder: Path, request: Mapping[str, Any]) -> None:
-    """Write the arguments, or raise a ValueError if the folder holds an audit with others."""
-    plain = json.loads(json.dumps(request, default=str))
-    path = folder / REQUEST
-    if not path.exists():
-        write_json(path, plain)
-    elif json.loads(path.read_text()) != plain:
-        raise ValueError(f"out: {folder} holds an audit with other arguments")
 
 
 def _judged(

@@ -116,3 +116,22 @@ def worst_mean(y, p, radius):
         return lam * radius + top + lam * np.log(p @ np.exp((y - top) / lam))
 
     return float(minimize_scalar(dual, bounds=(-12, 8), method="bounded").fun)
+
+
+class DrawnMass(Known):
+    """The mass 1.1^w is drawn once. Action 0 costs 1 below a mass of 0.8; action 1 is always safe."""
+
+    name = "drawn-mass"
+    draws_once = True
+    action_space = Discrete(2)
+    signal_ranges = ((0.0, 1.0), (0.0, 1.0))
+
+    def reset(self, key):
+        return jnp.zeros(1), jnp.zeros(1)
+
+    def listens(self, state):
+        return state[0] == 0
+
+    def step(self, state, action, disturbance):
+        light = (1.1 ** disturbance[0] < 0.8) & (state[0] == 0) & (action == 0)
+        return self._step(jnp.ones(1), jnp.where(light, 1.0, 0.0))

@@ -179,11 +179,13 @@ class ForeignPolicy(eqx.Module):
         number: number of the caller, traced: policies of equal form share compiled programs.
         space: the action space.
         has_memory: whether the policy has a memory, so that it is called in the order of the program.
+        draws: whether it draws actions by a seed, so that it can be asked for another one.
     """
 
     number: UInt32[Array, ""]
     space: Box | Discrete = eqx.field(static=True)
     has_memory: bool = eqx.field(static=True)
+    draws: bool = eqx.field(static=True)
     _alive: Caller = eqx.field(static=True)
 
     def act(
@@ -322,7 +324,9 @@ def foreign_agent(
     caller = Caller(function, env)
     caller.try_out()
     number = jnp.asarray(caller.number, jnp.uint32)
-    acting = ForeignPolicy(number, env.action_space, function.memory is not None, caller)
+    acting = ForeignPolicy(
+        number, env.action_space, function.memory is not None, function.draws, caller
+    )
     return ForeignAgent(
         policy=acting,
         observations=None,

@@ -30,6 +30,7 @@ class ForeignFunction:
             or None for the most likely ones, to actions.
         takes_rows: whether `call` takes several observations at once; None if that is not known.
         inputs: number of entries of an observation that the policy expects; None if it does not say.
+        draws: whether the policy draws actions by the seed.
         memory: the object with `reset` of a policy with a memory, of which every episode has a copy.
     """
 
@@ -37,6 +38,7 @@ class ForeignFunction:
     call: Callable[[Any, int | None], Any]
     takes_rows: bool | None = None
     inputs: int | None = None
+    draws: bool = False
     memory: Any = None
 
 
@@ -118,7 +120,7 @@ def _of_sb3(model: Any, statistics: Any, trust: bool) -> ForeignFunction:
             return model.predict(seen, deterministic=False)[0]
 
     inputs = int(spaces.flatdim(model.observation_space))
-    return ForeignFunction(type(model).__name__, call, takes_rows=True, inputs=inputs)
+    return ForeignFunction(type(model).__name__, call, takes_rows=True, inputs=inputs, draws=True)
 
 
 def _read_zip(path: Path, trust: bool) -> Any:
