@@ -10,7 +10,7 @@ from holdfast.cli.main import main
 from holdfast.environments import TableSimulator
 from holdfast.report.page import write_page
 
-LIMIT, RADIUS = 0.03, 0.1
+LIMIT, RADIUS = 0.045, 0.1
 SMALL = {
     "attack_options": {
         "episodes": 200,
@@ -19,7 +19,7 @@ SMALL = {
         "kernels": "auto",
         "noise": None,
     },
-    "proof_options": {"episodes": 5000},
+    "proof_options": {"episodes": 20_000, "most_cost": 1},
 }
 
 
@@ -70,7 +70,7 @@ def test_the_page_shows_audits(folder):
 
 def test_an_open_verdict_says_what_would_decide_it():
     env = DrawnMass()
-    options = {**SMALL, "proof_options": {"episodes": 100}}
+    options = {**SMALL, "proof_options": {"episodes": 100, "most_cost": 1}}
     found = hf.audit(careful, env, radius=RADIUS, cost_limit=LIMIT, **options)
     assert found.verdict == "undecided"
     assert "More episodes and updates lower what is proved" in found.reasons[0]
@@ -83,7 +83,16 @@ def simulator():
 def test_the_command_line(folder, capsys):
     command = ["audit", "tests.test_auditing:careful", "--env", "tests.test_auditing:simulator"]
     command += ["--cost-limit", str(LIMIT), "--radius", str(RADIUS), "--json"]
-    command += ["--episodes", "2000", "--updates", "1", "--out", str(folder / "command")]
+    command += [
+        "--episodes",
+        "20000",
+        "--updates",
+        "1",
+        "--most-cost",
+        "1",
+        "--out",
+        str(folder / "command"),
+    ]
     assert main(command) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] == "holds"
     assert main([*command, "--confidence", "0.9"]) == 2

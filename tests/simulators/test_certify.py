@@ -58,7 +58,9 @@ def test_a_limit_that_is_exceeded_is_broken_and_one_between_is_open(proof):
 
 def test_a_draw_once_an_episode_is_bracketed():
     env, radius = OnceDrawn(), 0.1
-    found = hf.certify(env, lambda seen: 0, radius=radius, cost_limit=0.5, episodes=20_000)
+    found = hf.certify(
+        env, lambda seen: 0, radius=radius, cost_limit=0.5, most_cost=1, episodes=20_000
+    )
     cost = found.costs[0]
     assert found.method == "once an episode"
     assert cost.nominal < cost.found < env.worst(radius) < cost.upper
