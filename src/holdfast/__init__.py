@@ -16,6 +16,7 @@ from holdfast._version import __version__
 # that `import holdfast` does not import JAX.
 _PUBLIC = {
     "holdfast": "environments uncertainty",
+    "holdfast.auditing": "Audit audit",
     "holdfast.gym.channels": "Actions Force Observations Parameters States",
     "holdfast.gym.disturb": "disturb",
     "holdfast.gym.from_gymnasium": "from_gymnasium",
@@ -25,6 +26,7 @@ _PUBLIC = {
     "holdfast.model.logs.summary": "LogSummary",
     "holdfast.model.mdptoolbox": "from_mdptoolbox",
     "holdfast.model.policy_table": "PolicyTable",
+    "holdfast.simulators.certificates.simulator_certificate": "SimulatorCertificate",
     "holdfast.simulators.certificates.stress_result": "Stress",
     "holdfast.simulators.environment": "TrainingError",
     "holdfast.simulators.policy.agent": "Agent",
@@ -39,7 +41,9 @@ _PUBLIC = {
     "holdfast.tabular.solve": "Solution",
     "holdfast.tabular.sweep": "Sweep",
     "holdfast.uncertainty": "KL ChiSquare Contamination Interval TotalVariation Wasserstein",
-    "holdfast.verbs": "certify check_environment evaluate load sensitivity solve stress sweep train",
+    "holdfast.verbs": (
+        "as_agent certify check_environment evaluate load sensitivity solve stress sweep train"
+    ),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
@@ -49,6 +53,8 @@ __all__ = ["__version__", *sorted(_MODULE_OF)]
 if TYPE_CHECKING:
     from holdfast import environments as environments
     from holdfast import uncertainty as uncertainty
+    from holdfast.auditing import Audit as Audit
+    from holdfast.auditing import audit as audit
     from holdfast.gym.channels import Actions as Actions
     from holdfast.gym.channels import Force as Force
     from holdfast.gym.channels import Observations as Observations
@@ -68,6 +74,9 @@ if TYPE_CHECKING:
     from holdfast.model.logs.summary import LogSummary as LogSummary
     from holdfast.model.mdptoolbox import from_mdptoolbox as from_mdptoolbox
     from holdfast.model.policy_table import PolicyTable as PolicyTable
+    from holdfast.simulators.certificates.simulator_certificate import (
+        SimulatorCertificate as SimulatorCertificate,
+    )
     from holdfast.simulators.certificates.stress_result import Stress as Stress
     from holdfast.simulators.environment import TrainingError as TrainingError
     from holdfast.simulators.policy.agent import Agent as Agent
@@ -90,6 +99,7 @@ if TYPE_CHECKING:
     from holdfast.uncertainty import Interval as Interval
     from holdfast.uncertainty import TotalVariation as TotalVariation
     from holdfast.uncertainty import Wasserstein as Wasserstein
+    from holdfast.verbs import as_agent as as_agent
     from holdfast.verbs import certify as certify
     from holdfast.verbs import check_environment as check_environment
     from holdfast.verbs import evaluate as evaluate

@@ -110,6 +110,76 @@ def as_simulator(given: Any, **options: Any) -> Environment:
     raise ValueError(f"environment: there is no {given!r}{suggestion}")
 
 
+def as_agent(
+    policy: Any,
+    environment: Any = None,
+    *,
+    cost_limit: Any = None,
+    limit_on: str = "episode",
+    trust: bool = False,
+    statistics: Any = None,
+) -> Agent:
+    """Return an agent that acts with a policy of any library.
+
+    The agent predicts, and `Agent.evaluate`, `stress` and `certify` take it. A function may take one
+    observation or rows of them; it is called with rows if that gives the same actions. Observations and
+    actions have the form of the Gymnasium environment; those of a simulator in JAX are vectors. An
+    object with `reset` has a memory: every episode has a copy of it, which is reset at its start.
+
+    Reading a .zip file, a file of statistics or a TorchScript file can run code that is stored in it, so
+    these need `trust=True`. An ONNX file holds only a graph of operators.
+
+    Arguments:
+        policy: a Stable-Baselines3 model or its .zip file, an .onnx file with one input and one
+            output, a TorchScript file (.pt), a function of the observation, an object with `reset` that
+            can be called, the import string `module:name` of such a function, a file that `train`
+            wrote, or an `Agent`, which is returned unchanged.
+        environment: name, simulator, table or Gymnasium environment in which the policy acts.
+        cost_limit: limit of each cost; by default the environment's own.
+        limit_on: "episode" for plain sums up to the horizon, "discounted" for discounted sums.
+        trust: whether code that is stored in a file may run.
+        statistics: `VecNormalize` object of a Stable-Baselines3 model, or its file; by default that of
+            the model's own environment.
+
+    Raises:
+        ValueError: the policy does not work in this environment, or its file needs `trust`.
+
+    Example:
+        >>> import holdfast as hf
+        >>> def ahead(observation):
+        ...     return [1.0, 0.0]
+        >>> agent = hf.as_agent(ahead, "point-gather", cost_limit=0.1)
+        >>> agent
+        ForeignAgent('ahead', environment='point-gather', limits=(0.1,))
+        >>> agent.evaluate(episodes=50).reward.mean > 0
+        True
+    """
+    from holdfast.simulators.policy.agent import Agent
+    from holdfast.simulators.policy.foreign import foreign_agent
+
+    if isinstance(policy, Agent):
+        return policy
+    if isinstance(policy, str) and ":" in policy and not Path(policy).exists():
+        policy = registry.imported(policy)
+    elif isinstance(policy, str | PathLike) and _is_own(Path(policy)):
+        return load(policy, environment=environment)
+    if environment is None:
+        raise ValueError("environment: a policy of another library needs one")
+    return foreign_agent(
+        policy,
+        as_simulator(environment),
+        cost_limit=cost_limit,
+        limit_on=limit_on,
+        trust=trust,
+        statistics=statistics,
+    )
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a path is a run folder or a file of `train`."""
+    return path.is_dir() or path.suffix == ".safetensors"
+
+
 def simulator_from(description: Mapping[str, Any]) -> Environment | None:
     """Return the simulator that a saved description belongs to, or None if it cannot be made again.
 
@@ -162,7 +232,36 @@ def _accepting_names(
 
 evaluate = _accepting_names(_evaluate.evaluate, "model", as_model)
 solve = _accepting_names(_solve.solve, "model", as_model)
-certify = _accepting_names(_certify.certify, "model", as_model)
+_certify_table = _accepting_names(_certify.certify, "model", as_model)
+
+
+@functools.wraps(_certify.certify)
+def certify(model: Any, policy: Any, **options: Any) -> Any:  # noqa: D103
+    # With radius= or box= the first argument is a simulator; a table is then run as one.
+    if "radius" not in options and "box" not in options:
+        if _is_simulator(model):
+            raise ValueError("radius: a simulator needs a radius or a box")
+        return _certify_table(model, policy, **options)
+    verb = registry.imported("holdfast.simulators.certify:certify")
+    env = as_simulator(model)
+    if isinstance(policy, str | PathLike):
+        policy = as_agent(
+            policy,
+            env,
+            cost_limit=options.pop("cost_limit", None),
+            trust=options.pop("trust", False),
+        )
+    return verb(env, policy, **options)
+
+
+def _is_simulator(given: Any) -> bool:
+    if isinstance(given, str | PathLike | RobustCMDP):
+        return False
+    from holdfast.simulators.environment import Environment
+
+    return isinstance(given, Environment)
+
+
 sensitivity = _accepting_names(_sensitivity.sensitivity, "model", as_model)
 sweep = _accepting_names(_sweep.sweep, "model", as_model)
 

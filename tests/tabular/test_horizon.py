@@ -404,7 +404,7 @@ def test_kernels_of_every_step_come_in_the_form_of_the_model(ruled):
         ),
         (
             {"constraints": [hf.reach(["new"], at_most=0.1)]},
-            r"constraints\[0\]: there is no state 'n",
+            r"constraints\[0\]: the states have no names, so 'n",
         ),
         (
             {"constraints": [hf.reach([1, 2], at_most=0.1, avoid=[2])]},

@@ -73,7 +73,7 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
 
     first, colon, rest = message.partition(": ")
     rest = re.sub(r"\b([a-z_]+)=([\w.]+)", assigned, rest)
-    rest = re.sub(r"\bhf\.(solve|certify|train|stress)\b", r"holdfast \1", rest)
+    rest = re.sub(r"\bhf\.(solve|certify|train|stress|audit)\b", r"holdfast \1", rest)
     return options.get(first, first) + colon + rest
 
 
@@ -149,6 +149,34 @@ class SetOptions:
         if "metric" in known:
             options["metric"] = _metric(self.metric)
         return model.replace(uncertainty=make(self.radius, **options))
+
+
+def named_simulator(name: str, given: Mapping[str, Any]) -> Any:
+    """Return a simulator by its name, or a Gymnasium environment with the options that were given.
+
+    Raises:
+        ValueError: an option does not fit.
+    """
+    options = {key: value for key, value in given.items() if value not in ((), "", None)}
+    if options and name in registry.ENVIRONMENTS:
+        option = next(iter(options))
+        why = "steps inside JAX" if option == "step_timeout" else "has its own"
+        raise ValueError(f"{option}: {name} {why}")
+    if "cost" in options and "speed_limit" in options:
+        raise ValueError("speed_limit: give either a speed limit or a cost, not both")
+    import holdfast as hf
+    from holdfast.gym.channels import from_text
+    from holdfast.verbs import as_simulator
+
+    if not options:
+        return as_simulator(name)
+    if "channel" in options:
+        options["channel"] = from_text(options["channel"])
+    if "speed_limit" in options:
+        options["cost"] = hf.speed_limit(options.pop("speed_limit"))
+    if options.get("step_timeout") == 0:
+        options["step_timeout"] = None
+    return hf.disturb(name, **options)
 
 
 def _metric(path: str) -> np.ndarray:

@@ -16,6 +16,7 @@ from holdfast import __version__
 from holdfast._support.files import WriteError
 from holdfast.cli import _shared
 from holdfast.cli._shared import BadInputError, Command, FailedError
+from holdfast.cli.audit import AuditCommand
 from holdfast.cli.bench import BenchCommand
 from holdfast.cli.certify import CertifyCommand
 from holdfast.cli.check import CheckCommand
@@ -36,6 +37,7 @@ COMMANDS: dict[str, type[Command]] = {
     "sweep": SweepCommand,
     "train": TrainCommand,
     "stress": StressCommand,
+    "audit": AuditCommand,
     "bench": BenchCommand,
     "report": ReportCommand,
 }
@@ -53,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       holdfast sweep gambler --limit utility=1,2,3
       holdfast train point-gather --algorithm rcpo --radius 0.2 --cost-limit 0.1 --seeds 5
       holdfast stress runs/train/point-gather-rcpo-radius-0.2
+      holdfast audit policy.onnx --env point-gather --radius 0.05 --cost-limit 0.1
       holdfast bench paper --seeds 1
       holdfast report runs -o report.html
 

@@ -62,7 +62,7 @@ class StressCommand:
         given = self.agents
         out = Path(self.out or (given if given.is_dir() else f"{given.with_suffix('')}-stress"))
         with refused():
-            parameters = dict(map(_parameter, self.parameters))
+            parameters = dict(map(parameter_values, self.parameters))
             check_writable(out)
         import holdfast as hf
         from holdfast._support.files import to_json
@@ -93,7 +93,8 @@ class StressCommand:
         return 0
 
 
-def _parameter(text: str) -> tuple[str, list[float]]:
+def parameter_values(text: str) -> tuple[str, list[float]]:
+    """Return a parameter and its values from NAME=VALUE,VALUE."""
     name, _, values = text.partition("=")
     try:
         return name, [float(value) for value in values.split(",")]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from holdfast import registry
 from holdfast.cli import _shared
 from holdfast.cli._shared import check_writable, option, refused
 from holdfast.simulators.training.settings import AdversarySettings, Settings
@@ -189,27 +188,7 @@ class TrainCommand:
 
     def _simulator(self) -> Any:
         """Return the named simulator, or the Gymnasium environment with its options."""
-        options: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("channel", "cost", "speed_limit", "step_timeout")
-            if getattr(self, name) not in ((), "", None)
-        }
-        if options and self.environment in registry.ENVIRONMENTS:
-            name = next(iter(options))
-            why = "steps inside JAX" if name == "step_timeout" else "has its own"
-            raise ValueError(f"{name}: {self.environment} {why}")
-        if self.cost and self.speed_limit is not None:
-            raise ValueError("speed_limit: give either a speed limit or a cost, not both")
-        import holdfast as hf
-        from holdfast.gym.channels import from_text
-        from holdfast.verbs import as_simulator
-
-        if not options:
-            return as_simulator(self.environment)
-        if self.channel:
-            options["channel"] = from_text(self.channel)
-        if self.speed_limit is not None:
-            options["cost"] = hf.speed_limit(options.pop("speed_limit"))
-        if self.step_timeout == 0:
-            options["step_timeout"] = None
-        return hf.disturb(self.environment, **options)
+        names = ("channel", "cost", "speed_limit", "step_timeout")
+        return _shared.named_simulator(
+            self.environment, {name: getattr(self, name) for name in names}
+        )

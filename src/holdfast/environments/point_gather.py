@@ -114,6 +114,11 @@ class PointGather(Environment):
         check_choice("channel", self.channel, ("state", "action"))
 
     @property
+    def signal_ranges(self) -> tuple[tuple[float, float], ...]:
+        """All bombs or all apples caught in one step; a step costs at most 1."""
+        return (-float(OBJECTS - APPLES), 10.0 * APPLES), (0.0, 1.0)
+
+    @property
     def observation_size(self) -> int:
         """29, or 30 with a clock."""
         return 9 + 2 * BINS + self.clock

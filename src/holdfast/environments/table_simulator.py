@@ -132,6 +132,12 @@ class TableSimulator(Environment):
     feature_size = observation_size
 
     @property
+    def signal_ranges(self) -> tuple[tuple[float, float], ...]:
+        """The lowest and highest entry of each signal."""
+        signals = [np.asarray(each) for each in (self.reward, *self.costs)]
+        return tuple((float(each.min()), float(each.max())) for each in signals)
+
+    @property
     def action_space(self) -> Discrete:
         """The table's actions."""
         return Discrete(self.probabilities.shape[-2])

@@ -23,6 +23,7 @@ from holdfast.gym.hosts.callback import HostHandle, call_host, handle_of
 from holdfast.gym.hosts.host import DisturbanceLayout, ReplySizes
 from holdfast.gym.hosts.watching import interrupts_seen
 from holdfast.gym.hosts.wrapper import decoded
+from holdfast.gym.slow_steps import settings_for_slow_steps
 from holdfast.simulators.environment import (
     Action,
     Box,
@@ -181,14 +182,13 @@ class HostedEnvironment(Environment):
 
     @property
     def training_settings(self) -> dict[str, Any]:
-        """Settings for slow steps and long episodes; `holdfast bench velocity-ablation` compares them.
+        """Settings for slow steps and long episodes."""
+        return settings_for_slow_steps(self.action_space)
 
-        Few steps an update and many steps of the critics, since a step costs more than either. Actions
-        that start with a small spread: a robot learns little from being shaken.
-        """
-        small = {"initial_std": 0.4} if isinstance(self.action_space, Box) else {}
-        critic = {"critic_epochs": 10, "critic_minibatches": 40, "critic_learning_rate": 1e-3}
-        return {"batch_size": 10_000, "hidden": (64, 64), "fisher_share": 0.5, **critic, **small}
+    @property
+    def draws_once(self) -> bool:
+        """Whether all channels draw once an episode."""
+        return self.facts.keeps_draw and len(self.facts.channels) == 1
 
     @property
     def failure(self) -> BaseException | None:
@@ -245,6 +245,18 @@ class HostedEnvironment(Environment):
     def decode(self, action: np.ndarray) -> np.ndarray:
         """Return actions of the policy in the form that the Gymnasium environment expects."""
         return decoded(self._handle.action_space, action)
+
+    def native_observations(self, rows: Float[np.ndarray, "rows n"]) -> Any:
+        """Return flat observations in the form of the Gymnasium environment, parts stacked by rows."""
+        space = self._handle.observation_space
+        if isinstance(space, spaces.Box):
+            return rows.reshape(len(rows), *space.shape).astype(space.dtype)
+        each = [spaces.unflatten(space, row) for row in rows]
+        return jax.tree.map(lambda *parts: np.stack(parts), *each)
+
+    def encode_actions(self, actions: np.ndarray) -> np.ndarray:
+        """Return actions of the Gymnasium environment as the policy's: indices count from 0."""
+        return actions - getattr(self._handle.action_space, "start", 0)
 
     def close(self) -> None:
         """End worker processes; the next episode starts new ones."""
@@ -374,7 +386,7 @@ class HostedEnvironment(Environment):
         """
         if not self.facts.channels:
             return jnp.array(False)
-        if self.facts.keeps_draw and len(self.facts.channels) == 1:
+        if self.draws_once:
             return ~state.begun
         return jnp.array(True)
 

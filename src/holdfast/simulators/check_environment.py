@@ -20,8 +20,8 @@ from holdfast.simulators.environment import (
     State,
     Step,
     TrainingError,
-    host_failures,
 )
+from holdfast.simulators.failures import host_failures
 
 
 def check_environment(environment: Environment, *, steps: int = 20, seed: int = 0) -> None:

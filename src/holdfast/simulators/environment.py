@@ -11,8 +11,6 @@ import abc
 import contextlib
 import dataclasses
 import math
-import traceback
-from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -187,6 +185,11 @@ class Environment(eqx.Module):
         return None
 
     @property
+    def signal_ranges(self) -> tuple[tuple[float, float], ...] | None:
+        """The lowest and highest value of a step's reward, then of each cost, or None if unknown."""
+        return None
+
+    @property
     def discount(self) -> float | None:
         """The environment's own discount, or None."""
         return None
@@ -210,6 +213,11 @@ class Environment(eqx.Module):
     def is_replayable(self) -> bool:
         """Whether a saved state can be stepped again, as the tilted kernel's lookahead requires."""
         return True
+
+    @property
+    def draws_once(self) -> bool:
+        """Whether only the first step of an episode depends on its disturbance."""
+        return False
 
     @property
     def failure(self) -> BaseException | None:
@@ -328,22 +336,3 @@ class TrainingError(RuntimeError):
         >>> issubclass(hf.TrainingError, RuntimeError)
         True
     """
-
-
-@contextlib.contextmanager
-def host_failures(env: Environment, kept: str = "") -> Iterator[None]:
-    """Raise a simulator's own failure, if it has one, in place of that of the compiled program."""
-    try:
-        with env.interruptible():
-            yield
-    except jax.errors.JaxRuntimeError:
-        failure = env.failure
-        if failure is None:
-            raise
-        env.forget_failure()
-        if isinstance(failure, KeyboardInterrupt):
-            raise failure from None
-        # A host says itself what went wrong; of any other exception the place matters.
-        told = isinstance(failure, TrainingError)
-        text = str(failure) if told else "".join(traceback.format_exception(failure)).rstrip()
-        raise TrainingError(f"{env.name} failed{kept}:\n{text}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,11 @@ from holdfast.simulators.certificates.attack_plan import (
 )
 from holdfast.simulators.certificates.stress_result import ATTACK, DRAWN, LIKELY, Stress
 from holdfast.simulators.check_environment import check_disturbed
-from holdfast.simulators.environment import Environment, GaussianNoise, host_failures
+from holdfast.simulators.environment import Environment, GaussianNoise
+from holdfast.simulators.failures import host_failures
 from holdfast.simulators.nature.adversary import Nature, kernel_name
 from holdfast.simulators.policy.agent import Agent
+from holdfast.simulators.policy.foreign import agents_of, policy_failures
 from holdfast.simulators.training.rollout import Signal
 from holdfast.simulators.training.settings import AdversarySettings, Plan, cost_limits
 
@@ -39,7 +42,7 @@ _TILTED_SHARE, _TILTED_BATCH = 10, 10_000
 
 
 def stress(
-    agent: Agent | Sequence[Agent],
+    agent: Any,
     *,
     radii: Sequence[float] | str | None = "auto",
     noise: Sequence[float] | str | None = "auto",
@@ -51,6 +54,8 @@ def stress(
     kernels: str | AdversarySettings | Sequence[str | AdversarySettings] | None = None,
     deterministic: bool | None = None,
     environment: Environment | None = None,
+    cost_limit: float | Sequence[float] | None = None,
+    trust: bool = False,
     seed: int = 0,
     confidence: float = 0.95,
     callback: Callback | None = None,
@@ -71,7 +76,8 @@ def stress(
     The reward is a plain sum if the agent was trained with limit_on="episode", otherwise discounted.
 
     Arguments:
-        agent: one agent, or several seeds of one run; rows are then means over agents.
+        agent: one agent, or several seeds of one run; rows are then means over agents. Also a policy of
+            another library, as in `as_agent`, with `environment`; attacks use its actions only.
         radii: radii of the attacks; None leaves attacks out. "auto" takes 0.05, 0.1, 0.2 and 0.4 for a
             simulator in JAX. For a simulator outside JAX it takes the radius of the training, and
             neither attacks nor noise if `parameters` are given.
@@ -89,6 +95,8 @@ def stress(
         deterministic: True for most likely actions only, False for actions drawn as in training only;
             None tests both, since a policy may be used either way.
         environment: the simulator, if the agent has none or another one is wanted.
+        cost_limit: limit of each cost, for a policy of another library.
+        trust: whether code that is stored in the file of such a policy may run.
         seed: seed of everything that is drawn.
         confidence: level of the bootstrap intervals.
         callback: called with the number of steps done, their total, and the next step.
@@ -109,7 +117,7 @@ def stress(
         >>> found.rows[0].reward.low < found.rows[0].reward.mean < found.rows[0].reward.high
         True
     """
-    agents = (agent,) if isinstance(agent, Agent) else tuple(agent)
+    agents = agents_of(agent, environment, cost_limit=cost_limit, trust=trust)
     env = common_environment(agents, environment)
     twice = sorted((parameters or {}).keys() & parameter_values.keys())
     if twice:
@@ -143,7 +151,7 @@ def stress(
     if len(set(limits)) > 1:
         raise ValueError(f"agent: expected agents with the same limits, got {limits}")
     plan = AttackPlan(env, tests, kinds, restarts, episodes, seed, callback, len(agents))
-    with contextlib.closing(env), host_failures(env):
+    with contextlib.closing(env), host_failures(env), policy_failures(agents):
         found = [plan.run(each, i) for i, each in enumerate(frozen)]
     return Stress(
         agents=_labels(agents),

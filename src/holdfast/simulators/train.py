@@ -21,7 +21,8 @@ from holdfast._support.files import locked
 from holdfast._version import __version__
 from holdfast.registry import Algorithm
 from holdfast.simulators.check_environment import check_disturbed, check_environment
-from holdfast.simulators.environment import Environment, TrainingError, host_failures
+from holdfast.simulators.environment import Environment, TrainingError
+from holdfast.simulators.failures import host_failures
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.policy.memory import Remembering, remembering
 from holdfast.simulators.training import checkpoint, runs

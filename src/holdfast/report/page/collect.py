@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast._support.files import read_json
+from holdfast.report.page.audits import audit_section
 from holdfast.report.page.content import Arena, Section, Skipped, json_for_script, to_plain
 from holdfast.report.page.models import comparison_section, solution_sections
 from holdfast.report.page.simulators import stress_section, training_sections
 from holdfast.report.records import TrainingRecord, check_not_newer, read_training
 from holdfast.report.solution import CERTIFICATE_FILE, SOLUTION_FILE
+from holdfast.simulators.certificates.simulator_certificate import SimulatorCertificate
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training import runs
 
-EXPERIMENT, STRESS = "experiment.json", "stress.json"
+EXPERIMENT, STRESS, AUDIT, PROOF = "experiment.json", "stress.json", "audit.json", "proof.json"
 # Files of a run, each with the file without which it cannot be read.
 _REMAINS = {
     runs.METRICS: runs.DESCRIPTION,
@@ -137,6 +139,8 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
         if name in names:
             files = [path for path in folder.rglob("*") if path.is_file()]
             found.show(folder, partial(kept.get, f"{folder}/{name}", files, partial(read, folder)))
+    if AUDIT in names:
+        found.show(folder, partial(_audit_sections, folder, names))
     if EXPERIMENT in names:
         results = sorted(folder.glob("*/jobs/*.npz"))
         for path in kept.get(f"{folder}/unreadable", results, partial(_unreadable, results)):
@@ -159,6 +163,11 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
         if remains in names and missing not in names:
             found.skipped.append(Skipped(str(folder), f"holds {remains} but no {missing}"))
             break
+
+
+def _audit_sections(folder: Path, names: set[str]) -> list[Section]:
+    proof = SimulatorCertificate.load(folder / PROOF) if PROOF in names else None
+    return [audit_section(str(folder), read_json(folder / AUDIT, "an audit"), proof)]
 
 
 def _stress(path: Path) -> Stress:

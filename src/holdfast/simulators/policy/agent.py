@@ -99,12 +99,7 @@ class Agent:
             >>> agent.predict(np.eye(5)).shape
             (5,)
         """
-        arrays, size = self.arrays, self.observation_size
-        x = self._vector(observation)
-        if x.ndim == 0 or x.shape[-1] not in (size, arrays.inputs):
-            raise ValueError(f"observation: expected {size} numbers, got shape {x.shape}")
-        if not np.isfinite(x).all():
-            raise ValueError("observation: expected finite numbers, got some that are not")
+        arrays, x = self.arrays, self._checked_vector(observation)
         drawn_by = None if deterministic else generator or np.random.default_rng()
         remembers = x.shape[-1] < arrays.inputs
         outputs = arrays.outputs(self._history.extended(x) if remembers else x)
@@ -113,6 +108,14 @@ class Agent:
             self._history.remember(x, actions)
         decode = getattr(self.environment, "decode", None)
         return actions if decode is None else decode(actions)
+
+    def _checked_vector(self, observation: Any) -> np.ndarray:
+        x, size = self._vector(observation), self.observation_size
+        if x.ndim == 0 or x.shape[-1] not in (size, self.inputs):
+            raise ValueError(f"observation: expected {size} numbers, got shape {x.shape}")
+        if not np.isfinite(x).all():
+            raise ValueError("observation: expected finite numbers, got some that are not")
+        return x
 
     def reset(self) -> None:
         """Forget past observations and actions; without `memory` there are none.
@@ -129,12 +132,16 @@ class Agent:
         """
         self._history.reset()
 
-    @functools.cached_property
+    @property
+    def inputs(self) -> int:
+        """The length of the policy's input, with remembered observations and actions."""
+        return self.arrays.inputs
+
+    @property
     def observation_size(self) -> int:
         """The number of entries of an observation, without the remembered ones."""
-        space, memory = self.policy.space, self.settings.memory
-        actions = pair_size(0, space)
-        return (self.arrays.inputs - memory * actions) // (1 + memory)
+        memory = self.settings.memory
+        return (self.inputs - memory * pair_size(0, self.policy.space)) // (1 + memory)
 
     @functools.cached_property
     def _history(self) -> PolicyHistory:
@@ -147,7 +154,7 @@ class Agent:
         if not isinstance(observation, Mapping):
             with contextlib.suppress(TypeError, ValueError):  # parts of different shapes
                 x = np.asarray(observation, np.float32)
-        known = ((self.observation_size,), (self.arrays.inputs,))
+        known = ((self.observation_size,), (self.inputs,))
         if x is not None and (encode is None or x.shape[-1:] in known):
             return x
         if encode is not None:

@@ -21,7 +21,9 @@ from holdfast.simulators.certificates.intervals import (
     text_table,
     verdict,
 )
-from holdfast.simulators.environment import Discrete, Environment, host_failures
+from holdfast.simulators.environment import Discrete, Environment
+from holdfast.simulators.failures import host_failures
+from holdfast.simulators.policy.foreign import policy_failures
 from holdfast.simulators.stress import check_measurement, common_environment, frozen_agent
 
 if TYPE_CHECKING:
@@ -164,7 +166,7 @@ def _play_simulator(
         environment = imported("holdfast.verbs:as_simulator")(environment)
     env = common_environment((agent,), environment)
     frozen, _ = frozen_agent(agent, env, deterministic)
-    with host_failures(env):
+    with host_failures(env), policy_failures((agent,)):
         utilities = np.asarray(play(frozen, jax.random.PRNGKey(seed), episodes), float)
     # Simulated episodes hold utilities; a cost is the negative of its utility.
     signs = np.array([1.0] + [-1.0] * len(env.cost_names))

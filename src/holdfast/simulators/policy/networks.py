@@ -9,7 +9,7 @@ from typing import Any, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from holdfast._support.devices import device_count
 from holdfast.simulators.environment import Box, Discrete, Environment
@@ -189,6 +189,19 @@ class Policy(eqx.Module):
         if self.log_std is None:
             return Categorical(outputs)
         return Gaussian(outputs, jnp.broadcast_to(self.log_std, outputs.shape))
+
+    def act(
+        self,
+        inputs: Float[Array, "rows inputs"],
+        key: PRNGKeyArray,
+        time: Array,
+        deterministic: bool | Bool[Array, ""] = False,
+    ) -> Array:
+        """Return one action per row, in the policy's units: drawn with the key, or the most likely."""
+        del time  # for policies with a memory
+        distribution = self.distribution(inputs)
+        drawn = distribution.draw(self.noise(key, len(inputs)))
+        return jnp.where(deterministic, distribution.mode(), drawn)
 
     def noise(self, key: PRNGKeyArray, rows: int) -> Float[Array, "rows size"]:
         """Return noise for `draw`, one row for each action."""

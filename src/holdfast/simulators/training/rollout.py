@@ -234,9 +234,7 @@ def rollout(
         states, observations, alive = carry
         t, key = when
         act_key, nature_key = jax.random.split(key)
-        distribution = policy.distribution(sight.of_policy(observations))
-        drawn = distribution.draw(policy.noise(act_key, episodes))
-        actions = jnp.where(player.deterministic, distribution.mode(), drawn)
+        actions = policy.act(sight.of_policy(observations), act_key, t, player.deterministic)
         taken = policy.to_environment(actions)
         log_nominal = nothing
         if isinstance(env.disturbance, Outcomes):

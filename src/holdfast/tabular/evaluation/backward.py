@@ -253,7 +253,7 @@ def upper_values(rows: RowBrackets, width: int) -> Float[Array, "S A"]:
     return rows.upper + (PER_STATE * EPS * rows.size + underflow)
 
 
-class _Row(NamedTuple):
+class _StepRow(NamedTuple):
     """The value of every state, a bound on its error, and nature's responses."""
 
     value: Float[Array, " S"]
@@ -263,10 +263,10 @@ class _Row(NamedTuple):
     kernel: Float[Array, "S A K"]
 
 
-def _bracketed(here: Table, policy: Array, following: Array, guess: Array) -> _Row:
+def _bracketed(here: Table, policy: Array, following: Array, guess: Array) -> _StepRow:
     """Return the values of one step before given values, bracketed from both sides."""
 
-    def respond(uncertainty: UncertaintySet, *rows: Array) -> _Row:
+    def respond(uncertainty: UncertaintySet, *rows: Array) -> _StepRow:
         p, y, _, pi, guess, size = rows
         response, lower, upper = uncertainty.bracket(p, y, guess)
         rounded = state_rounding(pi, size, p.shape[-1]) * ROUND_UP
@@ -274,7 +274,7 @@ def _bracketed(here: Table, policy: Array, following: Array, guess: Array) -> _R
         above = (pi * upper).sum(-1) + rounded - value
         below = value - (pi * lower).sum(-1) + rounded
         error = jnp.maximum(jnp.maximum(above, below), 0.0) * ROUND_UP
-        return _Row(value, error, response.value, response.multiplier, response.kernel)
+        return _StepRow(value, error, response.value, response.multiplier, response.kernel)
 
     return by_blocks(respond, here, here.signals[0], following, policy, guess, _BLOCK_ENTRIES)
 

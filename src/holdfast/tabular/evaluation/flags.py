@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from holdfast.model.table import Boundaries, Table
+from holdfast.model.boundaries import Boundaries
+from holdfast.model.table import Table
 from holdfast.tabular.evaluation.backward import SignalTask, backward_induction
 from holdfast.tabular.evaluation.optimum import Optimum, robust_optimum
 from holdfast.tabular.evaluation.rounding import initial_error, initial_value

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from holdfast._support.compilation import compiled
-from holdfast.model.table import Boundaries, Table
+from holdfast.model.boundaries import Boundaries
+from holdfast.model.table import Table
 from holdfast.tabular.evaluation.backward import (
     backward_induction,
     first_of_tied,

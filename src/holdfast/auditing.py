@@ -1,0 +1,204 @@
+"""The verb `audit`: sweeps, attacks and a certificate of anybody's policy, and a verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from holdfast._support.arguments import check_number
+from holdfast._support.files import write_json
+from holdfast.simulators.certificates.attack_plan import Callback
+from holdfast.simulators.certificates.simulator_certificate import SimulatorCertificate
+from holdfast.simulators.certificates.stress_result import ATTACK, Stress
+from holdfast.verbs import as_agent, as_simulator, certify, stress
+
+AUDIT, CERTIFICATE, STRESS, REQUEST = "audit.json", "proof.json", "stress.json", "request.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """The result of `audit`. Printing it shows the verdict, the tests and the certificate.
+
+    Attributes:
+        verdict: "holds" if the certificate proves every limit, "broken" if an attack or the certificate
+            shows that one is exceeded, otherwise "undecided".
+        reasons: the verdict in sentences, and for an open one what would decide it.
+        stress: sweeps and attacks.
+        certificate: the bounds; None if they could not be computed.
+
+    Example:
+        >>> import holdfast as hf
+        >>> [field.name for field in dataclasses.fields(hf.Audit)]
+        ['verdict', 'reasons', 'stress', 'certificate']
+    """
+
+    verdict: str
+    reasons: tuple[str, ...]
+    stress: Stress
+    certificate: SimulatorCertificate | None
+
+    def __str__(self) -> str:
+        parts = [f"{self.verdict}: {' '.join(self.reasons)}", str(self.stress)]
+        return "\n\n".join([*parts, *([] if self.certificate is None else [str(self.certificate)])])
+
+    __repr__ = __str__
+
+
+def audit(
+    policy: Any,
+    environment: Any,
+    *,
+    radius: float,
+    cost_limit: float | Sequence[float] | None = None,
+    confidence: float = 0.95,
+    parameters: Mapping[str, Sequence[float]] | None = None,
+    trust: bool = False,
+    statistics: Any = None,
+    out: str | PathLike[str] | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+    attack_options: Mapping[str, Any] | None = None,
+    proof_options: Mapping[str, Any] | None = None,
+) -> Audit:
+    """Attack a policy, bound its costs from above, and say whether its limits hold.
+
+    With `out` every part is written when it is done. The same call goes on after an interrupt, and
+    `holdfast report` shows the folder.
+
+    Arguments:
+        policy: a policy of any library, as in `as_agent`.
+        environment: name, simulator, table or Gymnasium environment.
+        radius: radius of the KL ball of the disturbance, for attacks and certificate.
+        cost_limit: limit of each cost; by default the environment's own.
+        confidence: confidence of the certificate, and level of the attacks' intervals.
+        parameters: values to try for physical parameters, one at a time.
+        trust: whether code that is stored in a file of the policy may run.
+        statistics: `VecNormalize` statistics of a Stable-Baselines3 model.
+        out: folder of the results.
+        seed: seed of everything that is drawn.
+        callback: called with the number of steps done, their total, and the next step.
+        attack_options: further arguments of `stress`, such as `episodes` and `updates`.
+        proof_options: further arguments of `certify`, such as `cost_range`, `episodes` and `updates`.
+
+    Raises:
+        ValueError: an argument cannot be used; the message names it, before any work.
+
+    Example:
+        >>> import holdfast as hf
+        >>> def right(observation):
+        ...     return 1
+        >>> env = hf.environments.TableSimulator(hf.environments.n_chain(nodes=3), horizon=3)
+        >>> found = hf.audit(
+        ...     right,
+        ...     env,
+        ...     radius=0.02,
+        ...     cost_limit=-1,
+        ...     attack_options={"episodes": 100, "updates": 1, "kernels": "auto", "restarts": 1},
+        ...     proof_options={"episodes": 500, "draws": 8, "updates": 10},
+        ... )
+        >>> found.verdict
+        'holds'
+    """
+    check_number("radius", radius, above=True)
+    env = as_simulator(environment)
+    agent = as_agent(policy, env, cost_limit=cost_limit, trust=trust, statistics=statistics)
+    common = {"seed": seed, "confidence": confidence}
+    attacks = {"radii": [radius], "parameters": parameters, **(attack_options or {}), **common}
+    bounds = {**(proof_options or {}), **common}
+    folder = None if out is None else Path(out)
+    request = {
+        "policy": agent.label,
+        "environment": env.description(),
+        "limits": list(agent.limits),
+        "radius": radius,
+        "attacks": attacks,
+        "bounds": bounds,
+    }
+    plain = json.loads(json.dumps(request, default=str))
+    before = None if folder is None else folder / REQUEST
+    if before is not None and before.exists() and json.loads(before.read_text()) != plain:
+        raise ValueError(f"out: {folder} holds an audit with other arguments")
+
+    def done(name: str, load: Any, make: Any) -> Any:
+        if folder is not None and (folder / name).exists():
+            return load(folder / name)
+        made = make()
+        if folder is not None and made is not None:
+            # Written with the first result: refused arguments leave no folder behind.
+            write_json(folder / REQUEST, plain)
+            made.save(folder / name)
+        return made
+
+    stressed: Stress = done(
+        STRESS, Stress.load, lambda: stress(agent, environment=env, callback=callback, **attacks)
+    )
+    refusal = ""
+
+    def prove() -> SimulatorCertificate | None:
+        nonlocal refusal
+        try:
+            return certify(env, agent, radius=radius, callback=callback, **bounds)
+        except ValueError as error:  # such as a range that nobody declared
+            refusal = str(error)
+            return None
+
+    proof: SimulatorCertificate | None = done(CERTIFICATE, SimulatorCertificate.load, prove)
+    found = _judged(stressed, proof, refusal, radius)
+    if folder is not None:
+        write_json(
+            folder / AUDIT,
+            {"verdict": found.verdict, "reasons": list(found.reasons), "policy": agent.label},
+        )
+    return found
+
+
+def _judged(
+    stressed: Stress, proof: SimulatorCertificate | None, refusal: str, radius: float
+) -> Audit:
+    reasons, broken, open_ = [], False, False
+    for i, (name, limit) in enumerate(zip(stressed.cost_names, stressed.limits, strict=True)):
+        lows = [row.costs[i].low for row in stressed.rows if row.kind == ATTACK]
+        cost = None if proof is None else proof.costs[i]
+        found = max([*lows, *([] if cost is None else [cost.found])], default=float("-inf"))
+        if found > limit:
+            broken = True
+            reasons.append(
+                f"An attack within radius {radius:g} makes {name} at least {found:.4g}, over "
+                f"its limit {limit:g}."
+            )
+        elif cost is not None and cost.holds:
+            reasons.append(
+                f"{name} is at most {cost.upper:.4g} within radius {radius:g}, under its "
+                f"limit {limit:g}."
+            )
+        else:
+            open_ = True
+            reasons.append(_what_would_decide(name, limit, found, cost, refusal))
+    for row in stressed.rows:
+        over = [
+            n
+            for n, c, limit in zip(stressed.cost_names, row.costs, stressed.limits, strict=True)
+            if row.kind != ATTACK and c.low > limit
+        ]
+        if over:
+            broken = True
+            reasons.append(f"{row.label}: {', '.join(over)} over the limit.")
+    verdict = "broken" if broken else "undecided" if open_ else "holds"
+    return Audit(verdict, tuple(reasons), stressed, proof)
+
+
+def _what_would_decide(name: str, limit: float, found: float, cost: Any, refusal: str) -> str:
+    if cost is None:
+        return (
+            f"{name}: attacks found {found:.4g}, under its limit {limit:g}, but nothing is proved, "
+            f"because of {refusal}."
+        )
+    return (
+        f"{name}: attacks found {found:.4g}, but only {cost.upper:.4g} is proved, and its limit is "
+        f"{limit:g}. More episodes and updates lower what is proved; so do a smaller radius and a "
+        "smaller most_cost. A stronger attack might break the limit."
+    )

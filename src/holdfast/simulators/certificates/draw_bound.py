@@ -1,0 +1,141 @@
+"""An upper bound on the worst-case cost where nature draws once an episode, in its first step.
+
+Let f be the cost of an episode given the draw w and all that nature sees when it draws, the first state
+and action. Nature's law q(w|s₀,a₀) has KL(q‖p) ≤ R, and so has the joint law of (s₀, a₀, w). Hence
+V* ≤ αR + α·log E_P[exp(f/α)] for every α > 0. Jensen's inequality lets the cost of one episode take the
+place of f. Each draw has an episode of its own, so the unit of the confidence limit is the draw.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from holdfast._support.compilation import compiled
+from holdfast.simulators.certificates.attack import FrozenPolicy
+from holdfast.simulators.certificates.bounded_signal import BoundedSignal
+from holdfast.simulators.environment import Step
+from holdfast.simulators.nature.tilted import TiltedKernel
+from holdfast.simulators.policy.networks import MLP, Normaliser
+from holdfast.simulators.training.rollout import Nominal, Player, Sight, Situation, rollout
+
+_HIDDEN = (32, 32)
+# Full-batch Adam steps with which the regression of the attack settles.
+_FIT_STEPS, _FIT_RATE = 500, 1e-2
+# Candidates are scored by a network, not simulated, so there are more than in a step-wise attack.
+_CANDIDATES = 256
+
+
+class RegressionKernel(eqx.Module):
+    """An attack: the draw is one of 256 nominal candidates, weighted by the cost a network predicts.
+
+    Attributes:
+        network: prediction of the cost from nature's features and the disturbance.
+        inputs: normaliser of its inputs.
+        radius: radius of the KL ball, which the weights keep in every draw.
+        size: length of the disturbance.
+    """
+
+    network: MLP
+    inputs: Normaliser
+    radius: Float[Array, ""]
+    size: int = eqx.field(static=True)
+
+    def draw(self, key: PRNGKeyArray, situation: Situation) -> Array:
+        """Return one disturbance per row."""
+
+        def minus_cost(candidates: Array) -> Array:
+            seen = jnp.broadcast_to(
+                situation.inputs, (*candidates.shape[:2], situation.inputs.shape[-1])
+            )
+            x = jnp.concatenate([seen, candidates], axis=-1)
+            return -self.network(self.inputs(x))[..., 0]
+
+        kernel = TiltedKernel(self.radius, self.size, _CANDIDATES)
+        return kernel.draw(key, situation._replace(lookahead=minus_cost))
+
+
+class _Seen(Nominal):
+    """The nominal kernel as another type, so that `rollout` records nature's features."""
+
+
+class DrawnEpisodes(eqx.Module):
+    """Episodes of one draw each.
+
+    Attributes:
+        inputs: nature's features of the first step, the clock and the disturbance.
+        cost: cost of the episode.
+        outside: number of values outside the declared range.
+        heard_later: whether a step after the first depended on its disturbance.
+    """
+
+    inputs: Float[Array, "episodes n"]
+    cost: Float[Array, " episodes"]
+    outside: Float[Array, ""]
+    heard_later: Array
+
+
+@compiled
+def drawn_episodes(
+    frozen: FrozenPolicy,
+    signal: BoundedSignal,
+    key: Array,
+    episodes: int,
+    kernel: RegressionKernel | None = None,
+) -> DrawnEpisodes:
+    """Return episodes under the nominal kernel, or under an attack."""
+    sight = Sight(frozen.observations, None, None, True)
+    player = Player(frozen.env, frozen.policy, sight, frozen.deterministic)
+    batch = rollout(player, kernel or _Seen.create(frozen.env), key, episodes)
+    left = jnp.full(batch.alive.shape[1], signal.total)
+
+    def step(left: Array, at: tuple) -> tuple[Array, Array]:
+        time, values, terminated, alive = at
+        there = Step((), jnp.zeros(()), values[:, 0], -values[:, 1:], terminated)
+        cost, cut = signal.paid(there, time, left)
+        return left - jnp.where(alive, cost, 0.0), (cut & alive).sum()
+
+    times = jnp.arange(len(batch.alive))
+    left, outside = lax.scan(step, left, (times, batch.signals, batch.terminated, batch.alive))
+    first = sight.of_nature(batch.nature_features[0], jnp.zeros(()))
+    return DrawnEpisodes(
+        jnp.concatenate([first, batch.disturbances[0]], axis=-1)[:episodes],
+        (signal.total - left)[:episodes],
+        outside.sum(),
+        (batch.heard[1:] & batch.alive[1:]).any(),
+    )
+
+
+@compiled
+def fit_attack(
+    inputs: Float[Array, "episodes n"],
+    cost: Float[Array, " episodes"],
+    radius: Float[Array, ""],
+    size: int,
+    key: PRNGKeyArray,
+) -> RegressionKernel:
+    """Return the attack whose network is fitted to nominal episodes by least squares."""
+    normaliser = Normaliser.create(inputs.shape[1]).updated(inputs, jnp.ones(len(inputs)))
+    x, goal = normaliser(inputs), (cost - cost.mean()) / (cost.std() + 1e-8)
+    network = MLP.create(key, (inputs.shape[1], *_HIDDEN, 1))
+    adam = optax.adam(optax.cosine_decay_schedule(_FIT_RATE, _FIT_STEPS))
+
+    def update(carry: tuple, _: None) -> tuple[tuple, None]:
+        network, state = carry
+        slope = jax.grad(lambda net: ((net(x)[..., 0] - goal) ** 2).mean())(network)
+        changes, state = adam.update(slope, state, network)
+        return (optax.apply_updates(network, changes), state), None
+
+    (network, _), _ = lax.scan(update, (network, adam.init(network)), None, length=_FIT_STEPS)
+    return RegressionKernel(network, normaliser, radius, size)
+
+
+def halves(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return two halves: one for choices, one for confidence limits."""
+    middle = len(values) // 2
+    return values[:middle], values[middle:]

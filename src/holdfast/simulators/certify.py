@@ -1,0 +1,175 @@
+"""The verb `certify` for simulators: what a policy does not exceed, with a stated confidence."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from holdfast._support.arguments import check_number, check_whole_number
+from holdfast.simulators.certificates.attack_plan import Callback
+from holdfast.simulators.certificates.bounded_signal import SignalRange
+from holdfast.simulators.certificates.parameter_box import check_box
+from holdfast.simulators.certificates.proving import BoundSettings, Certifying
+from holdfast.simulators.certificates.simulator_certificate import (
+    SimulatorCertificate,
+)
+from holdfast.simulators.check_environment import check_disturbed
+from holdfast.simulators.environment import Environment
+from holdfast.simulators.failures import host_failures
+from holdfast.simulators.policy.agent import Agent
+from holdfast.simulators.policy.foreign import agents_of, policy_failures
+from holdfast.simulators.stress import check_measurement, common_environment, frozen_agent
+
+_HOSTED = BoundSettings(episodes=400, draws=8, updates=20, batch=(16, 2))
+
+
+def certify(
+    environment: Environment,
+    policy: Any,
+    *,
+    radius: float | None = None,
+    cost_limit: float | Sequence[float] | None = None,
+    confidence: float = 0.95,
+    box: Mapping[str, tuple[float, float]] | None = None,
+    cost_range: Any = None,
+    most_cost: float | Sequence[float] | None = None,
+    reward_range: tuple[float, float] | None = None,
+    episodes: int | None = None,
+    draws: int | None = None,
+    updates: int | None = None,
+    deterministic: bool = False,
+    trust: bool = False,
+    seed: int = 0,
+    callback: Callback | None = None,
+) -> SimulatorCertificate:
+    """Return what a policy's costs do not exceed in a simulator, with a stated confidence.
+
+    The statement holds for every kernel within the radius, not only for those that were tried. It rests
+    on fresh nominal episodes and on the declared ranges of the signals.
+
+    *Drawn once an episode* (such as masses and frictions): no function is learned.
+
+    *At every step*: the functions U, ν and λ of the bound are learned first. The simulator must be able
+    to step again from a saved state.
+
+    *Over a box of parameters*, with `box`: a limit on the share of the box in which an episode costs
+    more than its limit. It says nothing about the worst case.
+
+    Arguments:
+        environment: the simulator.
+        policy: an agent, or a policy of another library, as in `as_agent`.
+        radius: radius of the KL ball around the disturbance, of each step or of the episode's draw.
+        cost_limit: limit of each cost; by default the agent's or the environment's own.
+        confidence: probability with which all statements hold together.
+        box: lowest and highest value of each parameter, in place of `radius`.
+        cost_range: lowest and highest value of each cost in one step; one pair for all, or one for each.
+            By default the range that the environment declares. Values outside are cut.
+        most_cost: largest cost of an episode that counts; more is cut there.
+        reward_range: lowest and highest reward of one step, for a bound on the reward.
+        episodes: fresh episodes, or draws from the box; default 20,000, outside JAX 400.
+        draws: fresh disturbances at each visited state; default 64, outside JAX 8.
+        updates: gradient steps that learn the functions; default 300, outside JAX 20.
+        deterministic: take the most likely action instead of drawing actions as in training.
+        trust: whether code that is stored in the file of a policy may run.
+        seed: seed of everything that is drawn.
+        callback: called with the number of steps done, their total, and the next step.
+
+    Raises:
+        ValueError: an argument cannot be used; the message names it, before any work.
+        FloatingPointError: the simulator returned a number that is not finite.
+        TrainingError: a simulator or a policy outside JAX failed.
+
+    Example:
+        >>> import holdfast as hf
+        >>> def right(observation):
+        ...     return 1
+        >>> env = hf.environments.TableSimulator(hf.environments.n_chain(nodes=3), horizon=3)
+        >>> proof = hf.certify(
+        ...     env, right, radius=0.02, cost_limit=-1, confidence=0.9, episodes=500, draws=8, updates=10
+        ... )
+        >>> proof.method, proof.verdict
+        ('every step', 'holds')
+    """
+    agents = agents_of(policy, environment, cost_limit=_own(policy, cost_limit), trust=trust)
+    if len(agents) != 1:
+        raise ValueError(f"policy: expected one, got {len(agents)}")
+    agent = agents[0]
+    if isinstance(policy, Agent) and cost_limit is not None:
+        agent = dataclasses.replace(agent, limits=tuple(np.ravel(cost_limit).astype(float)))
+    env = common_environment((agent,), environment)
+    preset = _HOSTED if env.is_hosted else BoundSettings()
+    given = {"episodes": episodes, "draws": draws, "updates": updates}
+    settings = dataclasses.replace(preset, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
+    check_measurement(settings.episodes, seed, confidence)
+    check_whole_number("episodes", settings.episodes, least=4)
+    check_whole_number("draws", settings.draws, least=1)
+    check_whole_number("updates", settings.updates, least=1)
+    if (radius is None) == (box is None):
+        raise ValueError("radius: give either radius or box")
+    frozen, limits = frozen_agent(agent, env, deterministic)
+    work = Certifying(env, agent, frozen, limits, settings, confidence, seed, callback)
+    with contextlib.closing(env), host_failures(env), policy_failures((agent,)):
+        if box is not None:
+            check_box(env, box)
+            return work.box(box)
+        check_number("radius", radius, above=True)
+        assert radius is not None
+        check_disturbed(env, radius)
+        ranges = _ranges(env, cost_range, most_cost, reward_range)
+        if not env.draws_once and not env.is_replayable:
+            raise ValueError(
+                f"environment: {env.name} cannot be stepped again from a saved state, which a bound at "
+                "every step needs; draw its disturbance once an episode, or use box="
+            )
+        return work.bound(float(radius), ranges)
+
+
+def _own(policy: Any, cost_limit: Any) -> Any:
+    return None if isinstance(policy, Agent) else cost_limit
+
+
+def _ranges(
+    env: Environment, cost_range: Any, most_cost: Any, reward_range: Any
+) -> list[SignalRange | None]:
+    """Return the range of −reward, or None without one, and of each cost."""
+    count = len(env.cost_names)
+    declared = env.signal_ranges
+    pairs: list[Any] = [None] * count if declared is None else list(declared[1:])
+    if cost_range is not None:
+        array = np.asarray(cost_range, float)
+        if array.shape not in ((2,), (count, 2)):
+            raise ValueError(
+                f"cost_range: expected (low, high), once or per cost, got {cost_range!r}"
+            )
+        pairs = np.broadcast_to(array, (count, 2)).tolist()
+    most = np.broadcast_to(math.inf if most_cost is None else np.asarray(most_cost, float), count)
+    for name, pair, cap in zip(env.cost_names, pairs, most, strict=True):
+        if pair is None:
+            raise ValueError(
+                f"cost_range: {env.name} does not declare the range of {name}; pass the lowest and "
+                "highest cost of a step, as in cost_range=(0, 1)"
+            )
+        if not (np.isfinite(pair).all() and pair[0] < pair[1]):
+            raise ValueError(f"cost_range: expected two finite numbers, low < high, got {pair!r}")
+        if not cap > 0:
+            raise ValueError(f"most_cost: expected a number over 0, got {cap!r}")
+    if reward_range is None and declared is not None:
+        reward_range = declared[0]
+    if reward_range is not None and not (
+        np.shape(reward_range) == (2,)
+        and np.isfinite(reward_range).all()
+        and reward_range[0] < reward_range[1]
+    ):
+        raise ValueError(
+            f"reward_range: expected two finite numbers, low < high, got {reward_range!r}"
+        )
+    reward = None if reward_range is None else SignalRange(-reward_range[1], -reward_range[0])
+    costs = [
+        SignalRange(float(p[0]), float(p[1]), float(m)) for p, m in zip(pairs, most, strict=True)
+    ]
+    return [reward, *costs]
