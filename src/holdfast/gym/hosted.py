@@ -302,10 +302,7 @@ class HostedEnvironment(Environment):
 
     @property
     def _action_at_rest(self) -> Float[np.ndarray, "remembered action"]:
-        """The actions before the first step: the middle of the action space, or 0 without bounds.
-
-        Discrete actions are one-hot, and 0 before the first step.
-        """
+        """The actions before the first step: the middle of the space, or 0; one-hot if discrete."""
         space, count = self.action_space, self.remembered
         if not count:
             return np.zeros((0, 0), np.float32)
@@ -386,9 +383,7 @@ class HostedEnvironment(Environment):
         """
         if not self.facts.channels:
             return jnp.array(False)
-        if self.draws_once:
-            return ~state.begun
-        return jnp.array(True)
+        return ~state.begun if self.draws_once else jnp.array(True)
 
     def features(self, state: HostedState) -> Float[Array, " features"]:
         """Return the host's features, the parameters of the episode, and the delayed actions."""
