@@ -16,7 +16,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from holdfast._support.devices import compiled
+from holdfast._support.compilation import compiled
 from holdfast.simulators.certificates.attack import FrozenPolicy
 from holdfast.simulators.certificates.bounded_signal import BoundedSignal
 from holdfast.simulators.environment import Step
@@ -56,8 +56,14 @@ class RegressionKernel(eqx.Module):
             x = jnp.concatenate([seen, candidates], axis=-1)
             return -self.network(self.inputs(x))[..., 0]
 
-        kernel = TiltedKernel(self.radius, self.size, _CANDIDATES)
-        return kernel.draw(key, situation._replace(lookahead=minus_cost))
+        tilted = TiltedKernel(self.radius, self.size, _CANDIDATES)
+        situation = situation._replace(lookahead=minus_cost)
+        # The clock is the last input. Only the first step depends on its disturbance.
+        return lax.cond(
+            situation.inputs[0, -1] == 0,
+            lambda: tilted.draw(key, situation),
+            lambda: Nominal(self.size).draw(key, situation),
+        )
 
 
 class _Seen(Nominal):

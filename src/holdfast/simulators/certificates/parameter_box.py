@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from holdfast._support.devices import compiled
+from holdfast._support.compilation import compiled
 from holdfast.simulators.certificates.attack import FrozenPolicy
 from holdfast.simulators.environment import Environment
 from holdfast.simulators.training.rollout import Nominal, Player, Sight, rollout

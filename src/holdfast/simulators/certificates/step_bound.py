@@ -33,7 +33,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float
 
-from holdfast._support.devices import compiled
+from holdfast._support.compilation import compiled
 from holdfast.simulators.certificates.attack import FrozenPolicy
 from holdfast.simulators.certificates.bounded_signal import BoundedSignal
 from holdfast.simulators.certificates.step_functions import PATIENCE, StepFunctions
