@@ -56,8 +56,14 @@ class RegressionKernel(eqx.Module):
             x = jnp.concatenate([seen, candidates], axis=-1)
             return -self.network(self.inputs(x))[..., 0]
 
-        kernel = TiltedKernel(self.radius, self.size, _CANDIDATES)
-        return kernel.draw(key, situation._replace(lookahead=minus_cost))
+        tilted = TiltedKernel(self.radius, self.size, _CANDIDATES)
+        situation = situation._replace(lookahead=minus_cost)
+        # The clock is the last input. Only the first step depends on its disturbance.
+        return lax.cond(
+            situation.inputs[0, -1] == 0,
+            lambda: tilted.draw(key, situation),
+            lambda: Nominal(self.size).draw(key, situation),
+        )
 
 
 class _Seen(Nominal):

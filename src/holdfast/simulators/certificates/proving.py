@@ -196,7 +196,13 @@ class Certifying:
         kernel = fit_attack(
             drawn.inputs[:chosen], drawn.cost[:chosen], jnp.float32(radius), size, fit_key
         )
-        attacked = drawn_episodes(self.frozen, signal, attack_key, count, kernel).cost
+        sizes = in_parts(min(count, _ATTACKED), _ATTACKED_AT_ONCE)
+        attacked = np.concatenate(
+            [
+                np.asarray(drawn_episodes(self.frozen, signal, each, max(sizes), kernel).cost)
+                for each in jax.random.split(attack_key, len(sizes))
+            ]
+        )
         found = highest * lower_limit(_unit(check_finite(self.env, attacked), highest), found_risk)
         return Proved(
             nominal=float(costs.mean()) + signal.offset,
