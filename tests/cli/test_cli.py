@@ -482,7 +482,7 @@ def test_what_is_said_of_a_gymnasium_environment_reaches_it(main, monkeypatch):
 def test_a_simulator_that_fails_is_a_sentence_and_exit_code_1(main, capsys, monkeypatch):
     from holdfast.simulators import train
 
-    def broken(run, out, progress):
+    def broken(*_):
         raise hf.TrainingError("n-chain returned something that is not a finite number")
 
     monkeypatch.setattr(train.TrainingRun, "train", broken)

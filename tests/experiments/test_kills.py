@@ -50,13 +50,12 @@ def described(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def start(described, compiled):
+def start(described):
     def begin(out):
         return subprocess.Popen(
             [sys.executable, str(described.parent / "driver.py"), str(described), str(out)],
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(compiled)},
         )
 
     return begin

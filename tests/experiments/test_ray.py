@@ -23,13 +23,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 
 
 @pytest.fixture(scope="module")
-def session(compiled):
+def session():
     """A Ray of this machine that the engine finds already started."""
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(compiled)
     ray.init(address="local", num_cpus=2, log_to_driver=False, include_dashboard=False)
     yield
     ray.shutdown()
-    del os.environ["JAX_COMPILATION_CACHE_DIR"]
 
 
 def test_items_that_fail_or_kill_their_worker_are_repeated(session, tmp_path, monkeypatch):

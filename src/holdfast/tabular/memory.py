@@ -79,4 +79,16 @@ def with_memory(model: RobustCMDP) -> RobustCMDP:
         initial=np.concatenate([np.asarray(model.initial), np.zeros((sets - 1) * states)]),
         uncertainty=uncertainty.map_rows(repeated),
         allowed=None if model.allowed is None else repeated(np.asarray(model.allowed), False),
+        state_names=None
+        if model.state_names is None
+        else [
+            f"{name}, events {f}" if f else name for f in range(sets) for name in model.state_names
+        ],
+        labels=None
+        if model.labels is None
+        else {
+            label: [int(state) + f * states for f in range(sets) for state in members]
+            for label, members in model.labels.items()
+        },
+        data=None,
     )

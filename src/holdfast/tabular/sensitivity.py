@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from holdfast._support.arguments import check_number
 from holdfast._support.precision import float64
-from holdfast.model import Kernel, RobustCMDP
+from holdfast.model import Kernel, Reach, RobustCMDP
 from holdfast.model.names import PolicyLike, action_label, state_label
 from holdfast.model.policies import policy_of
 from holdfast.model.table import layout_of
@@ -134,6 +134,8 @@ def sensitivity(
     """
     for factor in factors:
         check_number("factors", factor)
+    if model.horizon is not None or any(isinstance(c, Reach) for c in model.constraints):
+        raise ValueError("model: sensitivity is for models without a horizon and reach rules")
     rows = policy_of(model, policy)
     assert model.uncertainty is not None
     evaluations = tuple(

@@ -235,6 +235,14 @@ def solve(
         raise ValueError(f"nodes: regions are for a certificate, add certify=True; got {nodes}")
     if certify:
         check_nodes(model, nodes)
+    if deterministic and (
+        model.horizon is not None
+        or model.allowed is not None
+        or layout.table.boundaries is not None
+    ):
+        raise ValueError(
+            "deterministic: it is for models without a horizon, reach rules and allowed actions"
+        )
     if bounds and (model.horizon is not None or layout.table.boundaries is not None):
         raise ValueError("bounds: they are for models without a horizon and without reach rules")
     if bounds and layout.table.is_large:

@@ -106,7 +106,7 @@ def train_folder(folder: Path, run: TrainingRun, done: int, *, with_agents: bool
     if with_agents:
         learners = run.first()
         save_learners(folder, run.describe(), learners, done)
-        for agent in run._agents(learners):
+        for agent in run._agents(learners, done):
             agent.save(runs.agent_file(folder, agent.seed))
     return folder
 

@@ -83,8 +83,8 @@ def test_with_a_radius_every_signal_has_its_own_adversary(algorithm, chain, tiny
         )
         description = json.loads((tmp_path / str(radius) / "run.json").read_text())
         assert description["robust"] is (radius > 0)
-    # 300 steps under each of two kernels, and 60 under the nominal one.
-    assert [rows[radius][0]["steps"] for radius in rows] == [300, 660]
+    # 300 steps under each of two kernels, 60 under the nominal one, 60 of most likely actions.
+    assert [rows[radius][0]["steps"] for radius in rows] == [360, 720]
     assert rows[0.0][0]["reward"] == rows[0.0][0]["nominal_reward"]
     assert rows[0.2][0]["reward"] != rows[0.2][0]["nominal_reward"]
     assert len(rows[0.2][0]["multipliers"]) == 1

@@ -78,7 +78,7 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory, compiled):
+def done(tmp_path_factory):
     """What the process found, and the folder of its runs."""
     folder = tmp_path_factory.mktemp("devices")
     # How programs are divided does not depend on how hard they are optimised, and that takes long.
@@ -86,7 +86,6 @@ def done(tmp_path_factory, compiled):
         **os.environ,
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
         "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(compiled),
     }
     process = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(folder)],

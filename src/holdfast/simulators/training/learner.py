@@ -100,10 +100,11 @@ class Learner(eqx.Module):
             Normaliser.create(env.nature_feature_size) if normalise and plan.robust else None,
             clock=settings.limit_on == "episode",
         )
-        start = _FIRST_TIGHTENING if settings.limit_gain else 0.0
+        own = None if plan.first_state is None else plan.first_state(plan, policy)
+        # An algorithm with multipliers of its own does not move the inner limit.
+        start = _FIRST_TIGHTENING if settings.limit_gain and own is None else 0.0
         tightening, likely_excess = start * jnp.abs(limits), jnp.zeros(len(limits))
         costs = (tightening, likely_excess, limits)
-        own = None if plan.first_state is None else plan.first_state(plan, policy)
         return cls(policy, sight, natures, *costs, trust_region, key, jnp.array(0), own)
 
     def player(self, env: Environment, deterministic: bool = False) -> Player:
@@ -241,8 +242,12 @@ def needed(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " cos
 
 
 def _measured_costs(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
-    """Return the larger cost of drawn and most likely actions, plus some standard errors."""
+    """Return the larger cost of drawn and most likely actions, plus some standard errors.
+
+    Published algorithms with multipliers of their own limit drawn actions.
+    """
     found, likely = samples.estimates, jnp.maximum(learner.likely_excess, 0.0)
+    likely = likely if learner.own is None else jnp.zeros_like(likely)
     return -found.value[1:] + likely + plan.settings.limit_confidence * found.error[1:]
 
 
