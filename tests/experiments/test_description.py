@@ -160,7 +160,7 @@ GOOD = 'environments = ["gambler"]\n'
         (GOOD + "radii = [true]", "radii: expected numbers"),
         (GOOD + "variants = [1]", "variants: expected a table"),
         (GOOD + "[variants]\na = 1", "variants.a: expected a table"),
-        (GOOD + 'kind = "dreams"', "kind: expected tables or simulators, got 'dreams'"),
+        (GOOD + 'kind = "dreams"', "kind: expected tables or simulators or robots, got 'dreams'"),
         (GOOD + 'kind = "simulators"\nbatchsize = 3', "batchsize: .*did you mean batch_size?"),
         (GOOD + 'kind = "simulators"\nseeds = 0', "seeds: expected a whole number"),
         (GOOD + 'kind = "simulators"\nradii = []', "radii: expected at least one number"),

@@ -190,7 +190,7 @@ def crash_points():
             file.write(text[:-20])
 
     def half_a_file(path, *_):
-        (path.parent / f".{path.name}.killed").write_bytes(b"half")
+        (path.parent / f".{path.name}.killed.unfinished").write_bytes(b"half")
 
     return {
         "before run.json": instead(runs, "write_description", nth=1),

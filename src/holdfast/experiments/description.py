@@ -323,7 +323,7 @@ class DeepExperiment(Experiment):
     action_noise: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3)
     noise: tuple[float, ...] = (1.5, 2.0)
     episodes: int = 20_000
-    restarts: int = 2
+    restarts: int = 1
     updates: int = 200
 
     kind = "simulators"

@@ -111,7 +111,12 @@ def certify(
     check_whole_number("updates", settings.updates, least=1)
     if (radius is None) == (box is None):
         raise ValueError("radius: give either radius or box")
-    frozen, limits = frozen_agent(agent, env, deterministic)
+    frozen, limits = frozen_agent(agent, env)
+    if frozen.memory:
+        raise ValueError(
+            f"policy: a policy that remembers {frozen.memory} steps cannot be certified; use memory=0"
+        )
+    frozen = dataclasses.replace(frozen, deterministic=deterministic)  # static: one way to act
     work = Certifying(env, agent, frozen, limits, settings, confidence, seed, callback)
     with contextlib.closing(env), host_failures(env), policy_failures((agent,)):
         if box is not None:

@@ -145,6 +145,7 @@ def test_stress_attacks_a_foreign_policy_by_its_actions_alone(chain):
         return 1
 
     options = {"episodes": 500, "updates": 20, "radii": [0.4], "restarts": 1}
+    options |= {"deterministic": False}
     found = hf.stress(right, environment=chain, cost_limit=-6, kernels="auto", **options)
     nominal, on_reward, on_cost = found.rows
     assert on_reward.reward.high < nominal.reward.low

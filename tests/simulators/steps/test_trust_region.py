@@ -180,7 +180,11 @@ def test_gains_are_the_true_changes_in_the_unit_of_the_limit(oracle, limit_on):
     )
     env = TableSimulator(model, horizon=horizon)
     settings = Settings(
-        limit_on=limit_on, weighting="discounted", batch_size=episodes * horizon, damping=1e-3
+        limit_on=limit_on,
+        weighting="discounted",
+        batch_size=episodes * horizon,
+        damping=1e-3,
+        limit_gain=0.0,  # the limit itself, which inner limits do not start at
     )
     plan = Plan.create(env, settings, robust=False, constrained=True)
     logits = rng.normal(size=(4, 2))
