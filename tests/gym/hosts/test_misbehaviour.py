@@ -231,7 +231,7 @@ SCRIPT = """
 import ctypes, os, sys, time
 import equinox as eqx, gymnasium, jax, jax.numpy as jnp
 import holdfast as hf
-from holdfast.simulators.environment import host_failures
+from holdfast.simulators.failures import host_failures
 
 class Hanging(gymnasium.Wrapper):
     steps = 0

@@ -26,7 +26,7 @@ def upper_limit(x: Float[np.ndarray, " n"], risk: float) -> float:
 
     Example:
         >>> x = np.random.default_rng(0).uniform(size=1000)
-        >>> 0.5 < upper_limit(x, 0.01) < 0.54
+        >>> 0.5 < upper_limit(x, 0.01) < 0.56
         True
         >>> round(upper_limit(np.zeros(1000), 0.01), 4)  # about log(2/0.01)/1000
         0.0059

@@ -86,7 +86,7 @@ class SimulatorCertificate:
         >>> proof = hf.certify(
         ...     env, right, radius=0.02, cost_limit=-1, confidence=0.9, episodes=500, draws=8, updates=10
         ... )
-        >>> proof.costs[0].found <= proof.costs[0].upper, proof.costs[0].holds
+        >>> bool(proof.costs[0].found <= proof.costs[0].upper), bool(proof.costs[0].holds)
         (True, True)
     """
 

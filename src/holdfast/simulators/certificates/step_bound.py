@@ -112,7 +112,7 @@ def _fresh_mean(
     # A function is not asked again, nor is a policy with a memory: the action that it took is then part
     # of the state, which is valid, and exact if the policy does not draw actions.
     policy = work.frozen.policy
-    again = not work.frozen.deterministic and getattr(policy, "draws", True)
+    again = work.frozen.deterministic is not True and getattr(policy, "draws", True)
 
     def one(key: Array) -> Array:
         act, noise = jax.random.split(key)
