@@ -40,7 +40,7 @@ def main() -> None:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{scratch}/cache"
         for label, workers in (("compiling", 2), ("one", 1), ("two", 2)):
             out = Path(scratch) / label
-            options = EngineOptions(workers=workers, cache=True)
+            options = EngineOptions(workers=workers)
             start, used = time.perf_counter(), _driver_cpu()
             run(experiment, out, engine=given.engine, options=options, stream=nowhere)
             seconds[label] = time.perf_counter() - start

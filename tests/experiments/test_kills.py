@@ -35,7 +35,7 @@ from holdfast.experiments.engines import EngineOptions
 from holdfast.experiments.runner import run
 
 if __name__ == "__main__":
-    options = EngineOptions(workers=2, cache=True)
+    options = EngineOptions(workers=2)
     outcome = run(read_description(sys.argv[1]), Path(sys.argv[2]), options=options)
     sys.exit(len(outcome.failures))
 """

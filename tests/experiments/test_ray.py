@@ -111,7 +111,10 @@ session, sockets = ray._private.worker._global_node.get_session_dir_path(), set(
 for process in Path("/proc").glob("[0-9]*"):
     try:
         command = (process / "cmdline").read_text()
-        if session in command or command.startswith("ray::") or process.name == str(os.getpid()):
+        if command.startswith("ray::"):  # of which session its parent says
+            parent = (process / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            command = Path("/proc", parent, "cmdline").read_text()
+        if session in command or process.name == str(os.getpid()):
             links = [os.readlink(file) for file in (process / "fd").iterdir()]
             sockets |= {link[8:-1] for link in links if link.startswith("socket:[")}
     except OSError:

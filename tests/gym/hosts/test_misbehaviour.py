@@ -267,10 +267,10 @@ def test_a_signal_ends_a_program_whatever_a_step_does(tmp_path, backend, number)
         line = next(line for line in process.stderr if line.startswith("hangs"))
         began = time.monotonic()
         process.send_signal(number)
-        process.wait(10)
-    assert time.monotonic() - began < 5
+        process.wait(60)
+    assert time.monotonic() - began < 30  # a second or two on a machine that is not busy
     assert process.returncode == -number
     stepping = int(line.split()[1])
     while is_running(stepping) and stepping != process.pid:
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         time.sleep(0.05)

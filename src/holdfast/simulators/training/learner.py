@@ -192,6 +192,8 @@ def measure(
         batch = rollout(learner.player(env), Nominal.create(env), own, episodes)
         nominal = _estimates(plan, learner, jax.tree.map(lambda leaf: leaf[None], batch))
         steps += batch.alive.sum()
+    # One rollout after the other: devices that exchange sums of both at once could wait for each other.
+    learner, found, nominal = lax.optimization_barrier((learner, found, nominal))
     learner, likely, likely_steps = _likely_costs(plan, env, learner, episodes)
     gap = likely + found.value[1:] - learner.likely_excess
     likely_excess = learner.likely_excess + _LIKELY_WEIGHT * gap
