@@ -267,8 +267,8 @@ def learn(
         learner: the state that the samples were drawn from.
         samples: the samples of this iteration.
         policy: the new policy.
-        keep_limits: whether the inner limits stay: after a recovery step, and for an algorithm whose
-            multipliers follow the limits.
+        keep_limits: whether the inner limits do not tighten: after a recovery step, and for an algorithm
+            whose multipliers follow the limits.
     """
     settings = plan.settings
 
@@ -282,7 +282,9 @@ def learn(
 
     natures = _per_signal(fitted, samples.batches, learner.natures, samples.estimates.targets)
     # During recovery a cost is far from its limit, and the linearisation has no bias to learn from it.
-    tightening = jnp.where(keep_limits, learner.tightening, _tightened(plan, learner, samples))
+    # An inner limit that nothing meets must still open, or every later step would recover too.
+    tightening = _tightened(plan, learner, samples)
+    tightening = jnp.where(keep_limits, jnp.minimum(learner.tightening, tightening), tightening)
     sight = learner.sight.updated(samples.batches)
     if learner.sight.observations is not None and sight.observations is not None:
         policy = policy.rebased(learner.sight.observations, sight.observations)
