@@ -196,19 +196,6 @@ def pytest_collection_modifyitems(config, items):
         item.add_marker(mark)
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Print the distribution of every number that tests recorded with `record_property`."""
-    found: dict[str, list[float]] = {}
-    for report in terminalreporter.stats.get("passed", []):
-        for name, value in report.user_properties:
-            found.setdefault(name, []).append(float(value))
-    for name, values in sorted(found.items()):
-        shown = ", ".join(f"{q:.3g}" for q in np.quantile(values, [0.5, 0.9, 0.99, 1.0]))
-        terminalreporter.write_line(
-            f"{name}: {len(values)} values, median, 90 %, 99 %, largest: {shown}"
-        )
-
-
 @pytest.fixture(scope="module", autouse=True)
 def room():
     """Compiled programs are kept while a process lives, and Linux lets it have 65,530 mappings."""

@@ -1,0 +1,61 @@
+"""Certified gaps of random models, and an independent search for a policy above the bound.
+
+    python benchmarks/random_gaps.py [--cases 300] [--processes 16] [--first 0] [--minutes 9]
+
+A case is one model with 2 to 8 states, 1 to 3 constraints and one of the six sets. Branch and bound has
+30 seconds for each, with a target of 1 %. Prints the distribution of the gaps and of the seconds, and
+how much a search from several starts gains over the certified policy. Exits with 1 if the search finds a
+policy above the bound.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from _campaign import arguments, describe, results, use_tests
+
+
+def gap(seed: int) -> tuple[bool, float, float, float, float, int]:
+    """Return feasibility, reward, bound, what a search finds, seconds, and boxes of one model."""
+    from tests.tabular.certificates.random_models import certified
+
+    started = time.perf_counter()
+    found, reward = certified(seed)
+    seconds = time.perf_counter() - started
+    return found.feasible, found.reward, found.upper_bound, reward, seconds, found.regions
+
+
+def main() -> int:
+    options = arguments(__doc__, 300)
+    use_tests()
+    tasks = [(seed,) for seed in range(options.first, options.first + options.cases)]
+    gaps, gains, times, boxes, wrong = [], [], [], [], 0
+    for (seed,), (feasible, reward, bound, searched, seconds, regions) in results(
+        gap, tasks, options
+    ):
+        if not feasible:
+            print(f"seed {seed}: the policy is not feasible", flush=True)
+            continue
+        gaps.append((bound - reward) / max(abs(bound), 1e-12))
+        gains.append((searched - reward) / max(abs(searched), 1e-12))
+        times.append(seconds)
+        boxes.append(regions)
+        if gaps[-1] > 0.0101:
+            print(f"seed {seed}: gap {gaps[-1]:.2%} after {regions} boxes", flush=True)
+        if not bound >= searched - 1e-8:
+            wrong += 1
+            print(f"seed {seed}: the bound {bound} is below {searched}", flush=True)
+    describe("certified gap", gaps)
+    describe("gain of a search over the certified policy", gains)
+    describe("seconds, with compilation and search", times)
+    describe("boxes", boxes)
+    above = sum(each > 0.0101 for each in gaps)
+    print(
+        f"{len(gaps)} models, {above} gaps above 1 %, {wrong} bounds below a policy that was found"
+    )
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
