@@ -143,11 +143,6 @@ def layout_of(model: RobustCMDP) -> TableLayout:
     return cached
 
 
-def unpadded_table(model: RobustCMDP) -> Table:
-    """Return the table without padding, for work that takes longer than its compilation."""
-    return _lay_out(model, padded=False).table
-
-
 def padded_size(n: int, least: int = 1) -> int:
     """Return a size rounded up, so that models of similar size share compiled programs.
 
@@ -178,13 +173,13 @@ def _padded_actions(actions: int, padded: int) -> Int[np.ndarray, " padded_A"]:
 
 
 @float64
-def _lay_out(model: RobustCMDP, *, padded: bool = True) -> TableLayout:
+def _lay_out(model: RobustCMDP) -> TableLayout:
     uncertainty = cast(UncertaintySet, model.uncertainty)
     successors, probabilities, place, share = _rows(model)
     states, actions, width = probabilities.shape
     dense = successors is None
     shape = states, actions, width
-    if padded and uncertainty.fits_lists:  # other sets could move to the padded states
+    if uncertainty.fits_lists:  # other sets could move to the padded states
         shape = _padded_shape(states, actions, width, dense)
     copies = _padded_actions(actions, shape[1])
     extra = np.arange(states, shape[0])
