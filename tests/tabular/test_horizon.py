@@ -13,7 +13,7 @@ from holdfast._support.precision import float64
 from holdfast.model import Reach
 from holdfast.model.table import layout_of
 from holdfast.registry import ALGORITHMS
-from holdfast.tabular.certificates.checker.model import read_model
+from holdfast.tabular.certificates.checker.exact_model import read_model
 from holdfast.tabular.evaluation.optimum import best_of
 from holdfast.tabular.memory import with_memory
 from holdfast.uncertainty import SETS

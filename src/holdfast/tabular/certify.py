@@ -15,29 +15,25 @@ from holdfast._support.arguments import check_number, check_whole_number
 from holdfast._support.precision import float64
 from holdfast.model import Reach, RobustCMDP, policy_of
 from holdfast.model.names import PolicyLike
-from holdfast.model.table import TableLayout, layout_of, unpadded_table
-from holdfast.tabular.certificates.branch_and_bound import branch_and_bound
+from holdfast.model.table import TableLayout, layout_of
 from holdfast.tabular.certificates.critical_factor import critical_factors
 from holdfast.tabular.certificates.member_kernels import first_kernels, further_kernels
 from holdfast.tabular.certificates.occupancy_proof import OccupancyProof
 from holdfast.tabular.certificates.occupancy_tree import (
     TreeLimits,
     TreeProgress,
-    TreeResult,
     occupancy_tree,
 )
 from holdfast.tabular.certificates.proof import save_proof
-from holdfast.tabular.certificates.upper_bound import LagrangianBound, lagrangian_bound
+from holdfast.tabular.certificates.upper_bound import lagrangian_bound
 from holdfast.tabular.evaluate import Evaluation, evaluate, feasibility
 from holdfast.tabular.evaluation.optimum import best_of
 
-# Largest model for branch and bound, which solves dense linear systems of this size thousands of times.
+# Largest model for branch and bound: it solves thousands of linear programs with many rows a state.
 _MOST_STATES_TO_DIVIDE = 512
 # Relative accuracy of a critical factor; for large models, where every step evaluates the policy, four
 # digits.
 _ACCURACY, _ROUGH_ACCURACY = 1e-9, 1e-4
-# Share of the time that the tree of occupancies has before the bound by separated copies is tried.
-_TREE_SHARE = 2 / 3
 # Divisor of a gap whose bound is zero: the smallest reward that is told apart from zero.
 _LEAST_REWARD = 1e-12
 
@@ -58,8 +54,8 @@ class Certificate:
         critical_factors: the same for each constraint alone, (m,).
         multipliers: λ of the bound, for the constraints as utilities, (m,).
         regions: number of sets of policies for which a bound was computed; 1 if not divided.
-        proof: the multipliers that prove a bound below the Lagrangian one, at least `upper_bound`;
-            otherwise None.
+        proof: the multipliers that prove `upper_bound` if it is below the Lagrangian bound; otherwise
+            None.
         relaxed_policies: policies that branch and bound could not exclude at first, (S, A) each:
             starting points for a further search.
         attainable: if the policy is not feasible, the largest worst-case value that each constraint can
@@ -270,11 +266,19 @@ def certify(
         lagrangian = lagrangian_bound(layout.table, model.actions)
         upper, multipliers, regions = lagrangian.value, lagrangian.multipliers, 1
         # A NaN is not close to the reward: the comparison has to succeed.
-        close = upper <= _cutoff(evaluation.reward.worst, target)
-        if nodes != 0 and evaluation.feasible and not close:
-            limits = TreeLimits(nodes, seconds)
-            tree, upper, regions = _divide(layout, evaluation, lagrangian, target, limits, progress)
-            relaxed, proof = tree.policies, tree.proof if tree.value < lagrangian.value else None
+        cutoff = _cutoff(evaluation.reward.worst, target)
+        if nodes != 0 and evaluation.feasible and not upper <= cutoff:
+            tree = occupancy_tree(
+                model,
+                first_kernels(layout, evaluation, lagrangian),
+                cutoff,
+                TreeLimits(nodes, seconds),
+                lambda other: further_kernels(model, other, cutoff),
+                progress,
+            )
+            relaxed, regions = tree.policies, tree.nodes
+            if tree.value < upper:
+                upper, proof = tree.value, tree.proof
     attained, hopeless = None, False
     if not evaluation.feasible:
         attained, hopeless = attainable_values(layout)
@@ -328,45 +332,6 @@ def attainable_values(layout: TableLayout) -> tuple[Float[np.ndarray, " m"], boo
     pairs = list(zip(layout.model.constraints, best, strict=True))
     shown = np.array([constraint.shown(optimum.lower) for constraint, optimum in pairs])
     return shown, any(o.upper < constraint.utility_threshold for constraint, o in pairs)
-
-
-def _divide(
-    layout: TableLayout,
-    evaluation: Evaluation,
-    lagrangian: LagrangianBound,
-    target: float,
-    limits: TreeLimits,
-    progress: Callable[[TreeProgress], None] | None,
-) -> tuple[TreeResult, float, int]:
-    """Return the tree of occupancies, the best upper bound, and the number of boxes and regions.
-
-    Where the tree stops above the target, the bound by separated copies may be smaller.
-    """
-    worst = evaluation.reward.worst
-    cutoff = _cutoff(worst, target)
-    tree = occupancy_tree(
-        layout.model,
-        first_kernels(layout, evaluation, lagrangian),
-        cutoff,
-        limits._replace(seconds=_TREE_SHARE * limits.seconds),
-        lambda policy: further_kernels(layout.model, policy, cutoff),
-        progress,
-    )
-    upper = min(tree.value, lagrangian.value)
-    if upper <= cutoff or tree.interrupted:
-        return tree, upper, tree.nodes
-    try:
-        regions = branch_and_bound(
-            unpadded_table(layout.model),
-            lagrangian,
-            worst - evaluation.reward.error,
-            cutoff,
-            math.inf if limits.nodes is None else limits.nodes,
-            (1 - _TREE_SHARE) * limits.seconds,
-        )
-    except KeyboardInterrupt:  # the tree's bound stands
-        return tree, upper, tree.nodes
-    return tree, min(upper, max(regions.value, worst)), tree.nodes + regions.judged
 
 
 def _cutoff(reward: float, target: float) -> float:

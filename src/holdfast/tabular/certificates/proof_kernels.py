@@ -6,7 +6,7 @@ the row in the set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 
 import jax.numpy as jnp
@@ -14,8 +14,7 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import Float
 
-from holdfast.tabular.certificates.checker.model import ExactModel, ExactRow
-from holdfast.tabular.certificates.checker.sets import member
+from holdfast.tabular.certificates.checker.exact_model import ExactModel, ExactRow, Table, member
 from holdfast.uncertainty import Wasserstein
 
 # Shares by which moves are reduced until the row is in the set: some rounding errors, then more.
@@ -115,7 +114,7 @@ def _cheapest(exact: ExactModel, gives: dict[int, float], takes: dict[int, float
 def transport_moves(
     exact: ExactModel,
     uncertainty: Wasserstein,
-    signal: Sequence[Sequence[Sequence[Fraction]]],
+    signal: Table,
     values: Float[np.ndarray, " S"],
 ) -> Callable[[int, int], RowMoves]:
     """Return the function from a row to the moves of the worst response to values."""
