@@ -15,16 +15,11 @@ import time
 import jax
 
 import holdfast as hf
+from _campaign import ProcessorClock
 from holdfast.model.table import layout_of
 from holdfast.tabular.certificates import occupancy_tree as occupancies
 from holdfast.tabular.certificates.member_kernels import first_kernels, further_kernels
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
-
-
-class Clock:
-    """The processor time of this process, in place of the wall clock."""
-
-    perf_counter = staticmethod(time.process_time)
 
 
 def main() -> None:
@@ -36,7 +31,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--iterations", type=int, default=200)
     arguments = parser.parse_args()
-    occupancies.time = Clock  # type: ignore[assignment]
+    occupancies.time = ProcessorClock  # type: ignore[assignment]
     columns = f"{'tree gap':>9} {'kernels':>8} {'boxes':>6} {'CPU-s':>6}"
     print(f"{'model':<20} {'reward':>9} {'λ gap':>8} {columns}")
     for name in arguments.names:
