@@ -19,6 +19,7 @@ from _campaign import ProcessorClock
 from holdfast.model.table import layout_of
 from holdfast.tabular.certificates import occupancy_tree as occupancies
 from holdfast.tabular.certificates.member_kernels import first_kernels, further_kernels
+from holdfast.tabular.certificates.occupancy_model import occupancy_model
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
 
 
@@ -55,7 +56,7 @@ def line(name: str, arguments: argparse.Namespace) -> str:
         return f"{shown} {'–':>9}"
     started = time.process_time()
     tree = occupancies.occupancy_tree(
-        model,
+        occupancy_model(model),
         first_kernels(layout, evaluation, bound),
         cutoff,
         occupancies.TreeLimits(None, arguments.seconds),

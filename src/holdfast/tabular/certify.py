@@ -18,6 +18,7 @@ from holdfast.model.names import PolicyLike
 from holdfast.model.table import TableLayout, layout_of
 from holdfast.tabular.certificates.critical_factor import critical_factors
 from holdfast.tabular.certificates.member_kernels import first_kernels, further_kernels
+from holdfast.tabular.certificates.occupancy_model import occupancy_model, policy_of_all_steps
 from holdfast.tabular.certificates.occupancy_proof import OccupancyProof
 from holdfast.tabular.certificates.occupancy_tree import (
     TreeLimits,
@@ -56,7 +57,7 @@ class Certificate:
         regions: number of sets of policies for which a bound was computed; 1 if not divided.
         proof: the multipliers that prove `upper_bound` if it is below the Lagrangian bound; otherwise
             None.
-        relaxed_policies: policies that branch and bound could not exclude at first, (S, A) each:
+        relaxed_policies: policies that branch and bound could not exclude at first, like `policy`:
             starting points for a further search.
         attainable: if the policy is not feasible, the largest worst-case value that each constraint can
             have on its own, in the user's sense, (m,); otherwise None.
@@ -86,7 +87,7 @@ class Certificate:
     multipliers: Float[np.ndarray, " m"]
     regions: int
     proof: OccupancyProof | None
-    relaxed_policies: tuple[Float[np.ndarray, "S A"], ...]
+    relaxed_policies: tuple[Float[np.ndarray, "*H S A"], ...]
     attainable: Float[np.ndarray, " m"] | None
     evaluation: Evaluation
     model: RobustCMDP
@@ -106,13 +107,11 @@ class Certificate:
 
         Raises:
             ValueError: the set is user-defined, a statement could not be proved exactly, or the model
-                has a horizon, a reach rule, a mean of a step or a rule on actions.
+                has a reach rule.
         """
-        by_step = any(constraint.per == "step" for constraint in self.model.constraints)
-        if self.model.horizon is not None or by_step or _has_rules(self.model):
+        if _has_reach_rules(self.model):
             raise ValueError(
-                "certificate: proof files are for sums without a horizon; this model has a horizon, "
-                "a reach rule, a mean of a step, or a rule on actions"
+                "certificate: proof files are about sums and means of a step; the model has a reach rule"
             )
         save_proof(self, path)
 
@@ -166,9 +165,7 @@ class Certificate:
             bound = f"no feasible policy has a worst-case reward above {self.upper_bound:.6g}"
             gap = gap_text(self.gap).replace("< ", "below ")
             lines.append(f"{bound} (gap {gap})" if gap else bound)
-        if any(isinstance(c, Reach) for c in self.model.constraints) and math.isfinite(
-            self.upper_bound
-        ):
+        if _has_reach_rules(self.model) and math.isfinite(self.upper_bound):
             lines.append(
                 "the bound includes policies that remember which events have happened; this policy does "
                 "not remember them"
@@ -226,9 +223,9 @@ def certify(
         bound: whether to compute an upper bound on the worst-case reward of all feasible policies,
             history-dependent ones included. It takes some twenty robust optimisations.
         nodes: largest number of boxes of policies for which branch and bound computes a bound, for
-            feasible policies in models of up to 512 states; None for no limit but `seconds`; 0 for the
-            Lagrangian bound alone. The bound from boxes holds for stationary policies, given as (S, A)
-            tables.
+            feasible policies in models of up to 512 states in all steps and without reach rules; None
+            for no limit but `seconds`; 0 for the Lagrangian bound alone. The bound from boxes holds for
+            policies given as (S, A) tables, or (H, S, A) with a horizon.
         target: gap at which branch and bound stops.
         seconds: time after which branch and bound stops. An interrupt (Ctrl-C) stops it as well, and
             the certificate contains the bound reached so far.
@@ -269,14 +266,17 @@ def certify(
         cutoff = _cutoff(evaluation.reward.worst, target)
         if nodes != 0 and evaluation.feasible and not upper <= cutoff:
             tree = occupancy_tree(
-                model,
+                occupancy_model(model),
                 first_kernels(layout, evaluation, lagrangian),
                 cutoff,
                 TreeLimits(nodes, seconds),
                 lambda other: further_kernels(model, other, cutoff),
                 progress,
             )
-            relaxed, regions = tree.policies, tree.nodes
+            relaxed, regions = (
+                tuple(policy_of_all_steps(model, p) for p in tree.policies),
+                tree.nodes,
+            )
             if tree.value < upper:
                 upper, proof = tree.value, tree.proof
     attained, hopeless = None, False
@@ -305,21 +305,22 @@ def check_nodes(model: RobustCMDP, nodes: int | None) -> None:
     """Raise a ValueError if branch and bound does not support the model."""
     if nodes is not None:
         check_whole_number("nodes", nodes, least=0)
-    if nodes != 0 and (model.horizon is not None or _has_rules(model)):
+    if nodes != 0 and _has_reach_rules(model):
         raise ValueError(
-            "nodes: branch and bound is for models without a horizon, reach rules and rules on "
-            "actions; nodes=0 gives the Lagrangian bound"
+            "nodes: branch and bound is for models without reach rules; nodes=0 gives the Lagrangian "
+            "bound"
         )
-    if nodes != 0 and model.states > _MOST_STATES_TO_DIVIDE:
+    states = model.states * (model.horizon or 1)
+    if nodes != 0 and states > _MOST_STATES_TO_DIVIDE:
+        steps = "" if model.horizon is None else f" in {model.horizon} steps"
         raise ValueError(
-            f"nodes: branch and bound is for models of up to {_MOST_STATES_TO_DIVIDE} states, "
-            f"got {model.states} states; nodes=0 gives the Lagrangian bound"
+            f"nodes: branch and bound is for models of up to {_MOST_STATES_TO_DIVIDE} states in all "
+            f"steps, got {model.states} states{steps}; nodes=0 gives the Lagrangian bound"
         )
 
 
-def _has_rules(model: RobustCMDP) -> bool:
-    reach = any(isinstance(constraint, Reach) for constraint in model.constraints)
-    return reach or model.allowed is not None
+def _has_reach_rules(model: RobustCMDP) -> bool:
+    return any(isinstance(constraint, Reach) for constraint in model.constraints)
 
 
 def attainable_values(layout: TableLayout) -> tuple[Float[np.ndarray, " m"], bool]:

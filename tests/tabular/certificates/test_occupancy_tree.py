@@ -13,12 +13,8 @@ from tests.tabular.certificates.random_models import SETS, certified, random_mod
 
 import holdfast as hf
 from holdfast.tabular.certificates.member_kernels import strict_member
-from holdfast.tabular.certificates.occupancy_program import (
-    PolicyRegion,
-    occupancy_program,
-    representatives,
-    rows_of,
-)
+from holdfast.tabular.certificates.occupancy_model import occupancy_model, rows_of
+from holdfast.tabular.certificates.occupancy_program import PolicyRegion, occupancy_program
 from holdfast.tabular.certificates.occupancy_tree import distinct
 
 CAMPAIGN = bool(os.environ.get("HOLDFAST_CAMPAIGN"))
@@ -103,7 +99,7 @@ def test_the_record_of_river_swim_is_confirmed_and_a_changed_one_is_not(river):
 
 def test_equal_actions_share_a_representative():
     model = hf.environments.gambler()
-    stakes = [len(set(row)) for row in representatives(model)]
+    stakes = [len(set(row)) for row in occupancy_model(model).representative]
     assert stakes == [1, *(min(s, 16 - s) for s in range(1, 16)), 1]
 
 
@@ -139,7 +135,7 @@ def test_kernels_that_serve_in_a_proof_are_members_beyond_rounding(kind):
 def test_nan_proves_nothing():
     model, policy = random_model(0, SHAPE)
     kernel = hf.evaluate(model, policy).reward.kernel
-    program = occupancy_program(model, [kernel], representatives(model), 0.0)
+    program = occupancy_program(occupancy_model(model), [kernel], 0.0)
     numbers = program.at(program.everything())
     objective = np.eye(program.width)[0]
     multipliers = np.full(program.rows, np.nan)
@@ -151,7 +147,7 @@ def test_a_policy_satisfies_every_row_of_its_program():
     model, policy = random_model(7, SHAPE)
     evaluation = hf.evaluate(model, policy)
     kernels = [evaluation.reward.kernel, evaluation.constraints[0].kernel]
-    program = occupancy_program(model, kernels, representatives(model), -100.0)
+    program = occupancy_program(occupancy_model(model), kernels, -100.0)
     states, actions = program.pair_states, program.pair_actions
     pi, point, visits = policy[states, actions], [-100.0], []
     for kernel in kernels:

@@ -14,7 +14,8 @@ ratios as there are further kernels, however many actions it has.
 Actions with identical rows, signals and sets are interchangeable. One *representative* stands for all
 of them, and the *pairs* (s, a) below are those of representatives, j = 0, …, n − 1 in row-major order;
 s_j is the state of pair j. A node of the search is a box l ≤ π ≤ u with a *cone* (a, α, b, β) for every
-k ≥ 1 and s, numbered f = (k − 1)·S + s; b may be infinite.
+k ≥ 1 and s, numbered f = (k − 1)·S + s; b may be infinite. With a horizon the states are those of all
+steps (`occupancy_model`), and γ is zero after the last one.
 
 The variables, in this order: t; then for each k, x_k(j) for j < n and X_k(s) for s < S. Their bounds: t
 in [cutoff, reward_limit], the others in [0, visit_limit].
@@ -49,11 +50,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from holdfast.model import Kernel, RobustCMDP
+from holdfast.model import Kernel
+from holdfast.tabular.certificates.occupancy_model import OccupancyModel, rows_of
 
 _EPS = np.finfo(float).eps
-# Roundings of one term beyond the length of its sum: normalising and multiplying a coefficient,
-# multiplying it by a multiplier, and by the bound of a variable, with room to spare.
+# Roundings of one term beyond the length of its sum: normalising and multiplying a coefficient, dividing
+# it by the number of steps, multiplying it by a multiplier, and by the bound of a variable, with room to
+# spare.
 _TERM_ROUNDINGS = 16
 # Factor on sums of error bounds, which are themselves rounded.
 _OUTWARD = 1 + 1e-9
@@ -109,7 +112,7 @@ class OccupancyProgram:
         kernels: number of kernels K.
         cutoff: least reward of the policies under consideration.
         reward_limit: upper bound on t.
-        visit_limit: upper bound on every X_k(s), at least 1/(1−γ).
+        visit_limit: upper bound on every X_k(s), at least Σ_t γ^t.
         starts: position of the first entry of each row, (rows + 1,).
         columns: column of each entry.
         row_of: row of each entry.
@@ -267,22 +270,18 @@ class OccupancyProgram:
 
 
 def occupancy_program(
-    model: RobustCMDP,
-    kernels: list[np.ndarray | Kernel],
-    representative: Int[np.ndarray, "S A"],
-    cutoff: float,
+    model: OccupancyModel, kernels: list[np.ndarray | Kernel], cutoff: float
 ) -> OccupancyProgram:
     """Return the program for a model and members of its uncertainty set.
 
     Arguments:
         model: the model.
-        kernels: members of the set, in the form of the model's kernel. Rows are normalised again.
-        representative: the action that stands for each action, from `representatives`.
+        kernels: members of the set, from `kernel_of_all_steps`. Rows are normalised again.
         cutoff: least reward of the policies under consideration.
     """
-    states, actions = np.nonzero(representative == np.arange(model.actions))
-    S, n = model.states, len(states)
-    initial = np.asarray(model.initial, float)
+    representative, initial = model.representative, model.initial
+    states, actions = np.nonzero(representative == np.arange(representative.shape[1]))
+    S, n = len(initial), len(states)
     own = [np.flatnonzero(states == s) for s in range(S)]
     pairs = np.arange(n)
     rows: list[_Row] = []
@@ -296,8 +295,8 @@ def occupancy_program(
         longest = max(longest, q.shape[-1])
         flow = np.zeros((n, S))
         target = np.arange(S) if successors is None else successors[states, actions]
-        np.add.at(flow, (pairs[:, None], target), model.discount * q)
-        utilities = [_mean(c.utility[states, actions], q) for c in model.constraints]
+        np.add.at(flow, (pairs[:, None], target), model.discount[states, None] * q)
+        utilities = [_mean(utility[states, actions], q) for utility in model.utilities]
         reward, size = _mean(model.reward[states, actions], q)
         largest = max(largest, float((reward + 4 * longest * _EPS * size).max()))
 
@@ -309,8 +308,8 @@ def occupancy_program(
             columns = np.append(visits[s], taken[into])
             entries = np.append(1.0, -flow[into, s])
             rows.append(_Row(columns, entries, float(initial[s]), "="))
-        for constraint, (mean, mean_size) in zip(model.constraints, utilities, strict=True):
-            rows.append(_Row(taken, -mean, -constraint.utility_threshold, "<", mean_size))
+        for threshold, (mean, mean_size) in zip(model.thresholds, utilities, strict=True):
+            rows.append(_Row(taken, -mean, -threshold, "<", mean_size))
         columns = np.append(0, taken)
         rows.append(_Row(columns, np.append(1.0, -reward), 0.0, "<", np.append(1.0, size)))
         for j in pairs[[len(own[s]) > 1 for s in states]]:
@@ -321,7 +320,7 @@ def occupancy_program(
     columns = np.concatenate([row.columns for row in rows]).astype(np.int32)
     # Every sum has at most as many terms as there are rows and variables.
     roundings = len(rows) + columns.max() + 1 + longest + S + _TERM_ROUNDINGS
-    above = largest * (1 + np.sign(largest) * 8 * _EPS) / (1 - model.discount)
+    above = largest * (1 + np.sign(largest) * 8 * _EPS) * model.visits
     return OccupancyProgram(
         representative=representative,
         pair_states=states,
@@ -329,7 +328,7 @@ def occupancy_program(
         kernels=len(kernels),
         cutoff=float(cutoff),
         reward_limit=max(float(cutoff), float(above)),
-        visit_limit=(1 + 4 * _EPS) / (1 - model.discount),
+        visit_limit=model.visits,
         starts=np.append(0, np.cumsum(lengths)).astype(np.int32),
         columns=columns,
         row_of=np.repeat(np.arange(len(rows)), lengths),
@@ -340,34 +339,6 @@ def occupancy_program(
         _is_product=np.array([row.kind == "product" for row in rows]),
         _roundings=float(roundings),
     )
-
-
-def representatives(model: RobustCMDP) -> Int[np.ndarray, "S A"]:
-    """Return the first action of each state that has the same row, signals and set as each action.
-
-    Example:
-        >>> import holdfast as hf
-        >>> representatives(hf.environments.gambler())[2]     # stakes are cut to the balance of 2
-        array([0, 1, 1, 1, 1, 1, 1, 1])
-    """
-    shape = model.states, model.actions
-    uncertainty = model.uncertainty
-    assert uncertainty is not None
-    fields = uncertainty.to_arrays()[1]
-    parts = [model.nominal, model.reward, *(c.signal for c in model.constraints)]
-    parts += [f for name, f in fields.items() if name not in uncertainty.shared and f.ndim >= 2]
-    if isinstance(model.transitions, Kernel):
-        parts.append(model.transitions.successors)
-    keys = np.concatenate([np.asarray(p, float).reshape(*shape, -1) for p in parts], axis=-1)
-    same = (keys[:, :, None] == keys[:, None]).all(-1)
-    return same.argmax(-1)
-
-
-def rows_of(kernel: np.ndarray | Kernel) -> tuple[np.ndarray | None, np.ndarray]:
-    """Return successors (None if dense) and probabilities."""
-    if isinstance(kernel, Kernel):
-        return kernel.successors, kernel.probabilities
-    return None, kernel
 
 
 def _mean(signal: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -47,16 +47,17 @@ REWARD, EMPTY, NARROWED = -1, -2, -3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OccupancyProof:
-    """A proof that no feasible stationary policy has a worst-case reward above `value`.
+    """A proof that no feasible policy given as a table has a worst-case reward above `value`.
 
     Attributes:
         value: the bound.
-        representative: the action that stands for each action, (S, A).
+        representative: the action that stands for each action, (S, A); the states are those of all steps
+            of a horizon.
         kernels: members of the set, (K, S, A, J).
         successors: next states of the entries, (S, A, J); None if entry s' is state s'.
         cutoff: lower bound of t: policies with less reward need no bound.
         reward_limit: upper bound of t, at least the largest mean reward/(1−γ).
-        visit_limit: upper bound of visits, at least 1/(1−γ).
+        visit_limit: upper bound of visits, at least Σ_t γ^t.
         node_parent: number of the parent, smaller than the node's own; −1 for the root, node 0.
         node_place: the pair j, or n + f for the cone f, that divides the parent.
         node_point: where it is divided.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.model import Kernel, RobustCMDP
+from holdfast.model import Kernel
 from holdfast.tabular.certificates.occupancy_division import (
     GRID,
     NO_SLACK,
@@ -32,11 +32,10 @@ from holdfast.tabular.certificates.occupancy_division import (
     slack_by_state,
     visit_ratios,
 )
+from holdfast.tabular.certificates.occupancy_model import OccupancyModel, rows_of
 from holdfast.tabular.certificates.occupancy_program import (
     PolicyRegion,
     occupancy_program,
-    representatives,
-    rows_of,
 )
 from holdfast.tabular.certificates.occupancy_proof import (
     EMPTY,
@@ -100,7 +99,7 @@ FindKernels = Callable[[Float[np.ndarray, "S A"]], list[np.ndarray | Kernel]]
 
 
 def occupancy_tree(
-    model: RobustCMDP,
+    model: OccupancyModel,
     kernels: list[np.ndarray | Kernel],
     cutoff: float,
     limits: TreeLimits,
@@ -143,7 +142,7 @@ def distinct(
 
 @dataclasses.dataclass
 class _Search:
-    model: RobustCMDP
+    model: OccupancyModel
     kernels: list[np.ndarray | Kernel]
     cutoff: float
     limits: TreeLimits
@@ -152,7 +151,6 @@ class _Search:
     def __post_init__(self) -> None:
         self.started = time.perf_counter()
         self.recorder = ProofRecorder()
-        self.merged = representatives(self.model)
         self.heap: list[tuple[float, int, OpenNode]] = []
         # The bounds of closed nodes, and of nodes that were being processed when the search ended.
         self.closed = -np.inf
@@ -165,7 +163,7 @@ class _Search:
         # The core runs without a solver of linear programs with warm starts; only the tree needs it.
         from holdfast.tabular.certificates.occupancy_solver import OccupancySolver
 
-        self.program = occupancy_program(self.model, self.kernels, self.merged, self.cutoff)
+        self.program = occupancy_program(self.model, self.kernels, self.cutoff)
         self.solver = OccupancySolver(self.program)
         self.reward = np.zeros(self.program.width)
         self.reward[0] = 1.0
@@ -230,7 +228,7 @@ class _Search:
 
     def _policy(self, point: np.ndarray) -> Float[np.ndarray, "S A"]:
         program = self.program
-        policy = np.zeros((self.model.states, self.model.actions))
+        policy = np.zeros(self.model.representative.shape)
         policy[program.pair_states, program.pair_actions] = program.policy(point)
         return policy / policy.sum(-1, keepdims=True)
 
@@ -325,7 +323,7 @@ class _Search:
         rows = [rows_of(kernel) for kernel in self.kernels]
         proof = OccupancyProof(
             value=self.bound,
-            representative=self.merged,
+            representative=self.model.representative,
             kernels=np.stack([q for _, q in rows]),
             successors=rows[0][0],
             cutoff=program.cutoff,

@@ -23,20 +23,10 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.tabular.certificates.checker import evidence
-from holdfast.tabular.certificates.checker.exact_model import (
-    ExactModel,
-    Record,
-    RefusedError,
-    Rows,
-    Table,
-    Vector,
-    lower_bound,
-    mean,
-    read_model,
-    require,
-    total,
-)
+from holdfast.tabular.certificates.checker import exact_model as rational
+from holdfast.tabular.certificates.checker.exact_model import ExactModel, Record, Rows, require
 
+Table = rational.Table
 FORMAT = "holdfast-proof-1"
 
 
@@ -64,8 +54,9 @@ class ProofCheck:
     def __str__(self) -> str:
         if not self.accepted:
             return f"refused: {self.reason}"
-        accepted = "accepted: every claim was verified in exact arithmetic"
-        return "\n".join([accepted, *self.statements])
+        return "\n".join(
+            ["accepted: every claim was verified in exact arithmetic", *self.statements]
+        )
 
 
 def check_proof(
@@ -107,17 +98,17 @@ def check_proof(
 def exact(model: str | os.PathLike[str] | Saveable) -> ExactModel:
     """Return a model or its file in exact arithmetic."""
     if isinstance(model, (str, os.PathLike)):
-        return read_model(model)
+        return rational.read_model(model)
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder) / "model.npz")
-        return read_model(Path(folder) / "model.npz")
+        return rational.read_model(Path(folder) / "model.npz")
 
 
 def check(proof: Record, model: ExactModel) -> ProofCheck:
     """Return whether the claims in the content of a proof file follow from its evidence."""
     try:
         return ProofCheck(True, tuple(_verified(proof, model)), "")
-    except RefusedError as refused:
+    except rational.RefusedError as refused:
         return ProofCheck(False, (), str(refused))
     except (ArithmeticError, RecursionError) as error:
         return ProofCheck(False, (), f"a number or a tree in it is too large ({error})")
@@ -152,33 +143,32 @@ def _verified(proof: Record, model: ExactModel) -> Iterable[str]:
 def _values(model: ExactModel, policy: Rows, i: int, record: Record) -> tuple[Fraction, Fraction]:
     """Return the proved bracket of the worst value of signal i, and check what is claimed of it."""
     where, shape = f"signal {i}", (len(model.rows), len(model.rows[0]))
-    lower, upper = (
-        evidence.numbers(record, f"{end}_values", shape[:1], where) for end in ("lower", "upper")
-    )
+    lower = evidence.numbers(record, "lower_values", shape[:1], where)
+    upper = evidence.numbers(record, "upper_values", shape[:1], where)
     multipliers = [[Fraction()] * shape[1]] * shape[0]
     if record.get("multipliers") is not None:
         multipliers = evidence.numbers(record, "multipliers", shape, where, empty=True)
     require(min(map(min, multipliers)) >= 0, f"{where}: a multiplier is negative")
-    signal = model.signals[i]
-    below = excess_below(model, policy, signal, multipliers, lower)
-    above = excess_above(model, policy, signal, evidence.read_kernel(model, record, where), upper)
-    for name, (excess, state) in (("lower", below), ("upper", above)):
-        _check_excess(f"{where}: {name}_values", excess, state)
-    low, high = mean(model.initial, lower), mean(model.initial, upper)
+    signal, kernel = model.signals[i], evidence.read_kernel(model, record, where)
+    _check_excess(
+        f"{where}: lower_values", *excess_below(model, policy, signal, multipliers, lower)
+    )
+    _check_excess(f"{where}: upper_values", *excess_above(model, policy, signal, kernel, upper))
+    low, high = rational.mean(model.initial, lower), rational.mean(model.initial, upper)
     evidence.check_claim(record, "lower", where, low, at_most=True)
     evidence.check_claim(record, "upper", where, high, at_most=False)
     return low, high
 
 
 def excess_below(
-    model: ExactModel, policy: Rows, signal: Table, multipliers: Rows, values: Vector
+    model: ExactModel, policy: Rows, signal: Table, multipliers: Rows, values: list[Fraction]
 ) -> tuple[Fraction, int]:
     """Return max_s (V − T_L V)(s) over reachable states, and the state at which it is attained."""
 
     def operator(s: int) -> Fraction:
         rows = zip(policy[s], model.rows[s], signal[s], multipliers[s], strict=True)
-        return total(
-            share * lower_bound(model, row, model.targets(row, paid, values), multiplier)
+        return rational.total(
+            share * rational.lower_bound(model, row, model.targets(row, paid, values), multiplier)
             for share, row, paid, multiplier in rows
             if share
         )
@@ -187,7 +177,7 @@ def excess_below(
 
 
 def excess_above(
-    model: ExactModel, policy: Rows | None, signal: Table, kernel: Table, values: Vector
+    model: ExactModel, policy: Rows | None, signal: Table, kernel: Table, values: list[Fraction]
 ) -> tuple[Fraction, int]:
     """Return max_s (T_q V − V)(s), and the state at which it is attained.
 
@@ -201,8 +191,8 @@ def excess_above(
 
     def operator(s: int) -> Fraction:
         rows = zip(model.rows[s], signal[s], kernel[s], strict=True)
-        of = [mean(q, model.targets(row, paid, values)) for row, paid, q in rows]
-        return max(of) if policy is None else mean(policy[s], of)
+        of = [rational.mean(q, model.targets(row, paid, values)) for row, paid, q in rows]
+        return max(of) if policy is None else rational.mean(policy[s], of)
 
     states = range(len(values)) if policy is None else model.reachable(policy)
     return max((operator(s) - values[s], s) for s in states)
@@ -220,9 +210,8 @@ def _bound(model: ExactModel, record: Record) -> str:
     values = evidence.numbers(record, "values", (len(model.rows),), where)
     kernel = evidence.read_kernel(model, record, where)
     signal = model.combined([Fraction(method == "lagrangian"), *weights])
-    excess, state = excess_above(model, None, signal, kernel, values)
-    _check_excess(f"{where}: values", excess, state)
-    proved = mean(model.initial, values) - mean(weights, model.thresholds)
+    _check_excess(f"{where}: values", *excess_above(model, None, signal, kernel, values))
+    proved = rational.mean(model.initial, values) - rational.mean(weights, model.thresholds)
     if method == "lagrangian":
         evidence.check_claim(record, "value", where, proved, at_most=False)
         return f"no feasible policy has a worst-case reward above {record['value']!r}"

@@ -16,18 +16,8 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from holdfast.tabular.certificates.checker.exact_model import (
-    ExactModel,
-    Record,
-    RefusedError,
-    Rows,
-    Table,
-    distribution,
-    mean,
-    member,
-    require,
-    total,
-)
+from holdfast.tabular.certificates.checker import exact_model as rational
+from holdfast.tabular.certificates.checker.exact_model import ExactModel, Record, Rows, require
 
 Pairs = list[tuple[int, int]]
 # Probabilities and ratios are multiples of 2⁻²⁰. Coefficients and right-hand sides are rounded to
@@ -40,11 +30,14 @@ BOUND, EMPTY, NARROWED = -1, -2, -3
 
 def read_policy(proof: Record, model: ExactModel) -> list[list[Fraction]]:
     """Return the policy with rows that sum to one exactly."""
-    rows = numbers(proof, "policy", (len(model.rows), len(model.rows[0])), "the proof")
-    return [distribution(row, f"row {s} of the policy") for s, row in enumerate(rows)]
+    given = numbers(proof, "policy", (len(model.rows), len(model.rows[0])), "the proof")
+    rows = [rational.distribution(row, f"row {s} of the policy") for s, row in enumerate(given)]
+    fits = not any(rows[s][a] for s, a in model.barred)
+    require(fits, "the policy takes an action that is not allowed")
+    return rows
 
 
-def read_kernel(model: ExactModel, record: Record, where: str) -> Table:
+def read_kernel(model: ExactModel, record: Record, where: str) -> rational.Table:
     """Return the kernel that the moves of a record describe, a member of the set in every row."""
     moves: dict[tuple[int, int], list[tuple[int, int, Fraction]]] = {}
     for move in read_list(record, "moves", where):
@@ -55,9 +48,9 @@ def read_kernel(model: ExactModel, record: Record, where: str) -> Table:
         moves.setdefault((s, a), []).append((source, sink, number(mass, f"{where}: moves")))
     kernel = [[row.p for row in rows] for rows in model.rows]
     for (s, a), of_row in moves.items():
-        q = member(model, model.rows[s][a], of_row)
+        q = rational.member(model, model.rows[s][a], of_row)
         if q is None:
-            raise RefusedError(f"{where}: the kernel is not in the set at state {s}, action {a}")
+            raise rational.RefusedError(f"{where}: the kernel is not in the set at ({s}, {a})")
         kernel[s][a] = q
     return kernel
 
@@ -80,7 +73,7 @@ def numbers(
 def number(value: Any, where: str) -> Fraction:
     """Return a JSON number as a fraction."""
     if type(value) is not int and (type(value) is not float or not math.isfinite(value)):
-        raise RefusedError(f"{where}: {value!r} is not a finite number")
+        raise rational.RefusedError(f"{where}: {value!r} is not a finite number")
     return Fraction(value)
 
 
@@ -89,8 +82,8 @@ def check_claim(
 ) -> Fraction:
     """Return a claimed number that does not flatter: at most, or at least, what is proved."""
     claimed = number(record.get(name), f"{where}: {name}")
-    if claimed > proved if at_most else claimed < proved:
-        raise RefusedError(f"{where}: {name} is claimed as {record[name]}, proved {float(proved)}")
+    fits = claimed <= proved if at_most else claimed >= proved
+    require(fits, f"{where}: {name} is claimed as {record[name]}, proved {float(proved)}")
     return claimed
 
 
@@ -98,7 +91,7 @@ def read_list(record: Record, name: str, where: str, kind: type = object) -> lis
     """Return the list under a name, with entries of one kind."""
     found = record.get(name)
     if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):
-        raise RefusedError(f"{where}: {name} is not a list of {kind.__name__}")
+        raise rational.RefusedError(f"{where}: {name} is not a list of {kind.__name__}")
     return found
 
 
@@ -153,24 +146,25 @@ class ExactProgram:
                 self._add({x + j: Fraction(1) for j in group} | {X + s: Fraction(-1)}, 0, True)
             flow = [{X + s: Fraction(1)} for s in range(self.states)]
             for j, (s, a) in enumerate(pairs):
-                for to, q in zip(model.rows[s][a].to, kernel[j], strict=True):
-                    flow[to][x + j] = flow[to].get(x + j, Fraction()) - model.discount * q
-            for row, mass in zip(flow, model.initial, strict=True):
-                self._add(row, mass, True)
+                row = model.rows[s][a]
+                for to, q in zip(row.to, kernel[j], strict=True):
+                    flow[to][x + j] = flow[to].get(x + j, Fraction()) - row.discount * q
+            for balance, mass in zip(flow, model.initial, strict=True):
+                self._add(balance, mass, True)
             reward, *utilities = (
-                [mean(kernel[j], signal[s][a]) for j, (s, a) in enumerate(pairs)]
+                [rational.mean(kernel[j], signal[s][a]) for j, (s, a) in enumerate(pairs)]
                 for signal in model.signals
             )
             for utility, d in zip(utilities, model.thresholds, strict=True):
                 self._add({x + j: -u for j, u in enumerate(utility)}, -d, False)
             self._add({0: Fraction(1)} | {x + j: -r for j, r in enumerate(reward)}, 0, False)
-            limits.append(max(reward) / (1 - model.discount))
+            limits.append(max(reward) * model.visits)
             for j, (s, _) in enumerate(pairs):
                 for kind in ((0, 1, 2, 3) if k else (0, 2)) if len(self.own[s]) > 1 else ():
                     self.products[len(self.rows)] = k, j, kind
                     self._add({}, 0, False)
-        visits = 1 / (1 - model.discount)
-        self.ranges: Rows = [(cutoff, max(limits)), *[(Fraction(), visits)] * (self.width - 1)]
+        visits = Fraction(), model.visits
+        self.ranges: Rows = [(cutoff, max(limits)), *[visits] * (self.width - 1)]
         self.largest = max(1 + abs(end) for ends in self.ranges[:2] for end in ends)
 
     def _add(self, row: dict[int, Fraction], right: Fraction | int, equation: bool) -> None:
@@ -226,7 +220,9 @@ class ExactProgram:
             error += abs(y) * (1 + len(entries))  # every entry is rounded by at most 2⁻²⁰⁰
             for v, entry in entries:
                 left[v] -= y * entry
-        terms = total(g * ends[g > 0] for g, ends in zip(left, self.ranges, strict=True) if g)
+        terms = rational.total(
+            g * ends[g > 0] for g, ends in zip(left, self.ranges, strict=True) if g
+        )
         return (right + terms + error * self.largest) / (unit << _BITS)
 
     def _product(self, region: KnownRegion, k: int, j: int, kind: int) -> tuple[Pairs, int]:
@@ -298,17 +294,15 @@ def check_tree(model: ExactModel, record: Record) -> str:
     program = ExactProgram(model, pairs, [[q[s][a] for s, a in pairs] for q in kernels], cutoff)
 
     def settle(step: Record, proved: Fraction, at: str) -> Fraction:
-        require(step["kind"] != EMPTY or proved < 0, f"{at}: policies may be left")
-        return (
-            proved
-            if step["kind"] == EMPTY
-            else check_claim(step, "value", at, proved, at_most=False)
-        )
+        if step["kind"] != EMPTY:
+            return check_claim(step, "value", at, proved, at_most=False)
+        require(proved < 0, f"{at}: policies may be left")
+        return proved
 
     require(isinstance(record.get("tree"), dict), f"{where}: there is no tree")
     worst = replay(program, program.root(), record["tree"], settle, f"{where}: tree")
     check_claim(record, "value", where, worst, at_most=False)
-    return f"no feasible stationary policy has a worst-case reward above {record['value']!r}"
+    return f"no feasible policy given as a table has a worst-case reward above {record['value']!r}"
 
 
 def _pairs(model: ExactModel, record: Record, where: str) -> Pairs:

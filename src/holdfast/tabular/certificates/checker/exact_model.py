@@ -26,7 +26,7 @@ Record = dict[str, Any]  # what JSON calls an object
 
 _FORMAT = "holdfast-model-1"
 _HEADER = {"format", "discount", "constraints", "uncertainty"}
-_CONSTRAINT = {"threshold", "sense", "name"}
+_CONSTRAINT = {"threshold", "sense", "name", "per"}
 # Rows in a file may miss one by this, as in `RobustCMDP`; they are divided by their sum.
 _ROW_SUM_TOLERANCE = Fraction(1e-8)
 # The sets whose rows and bounds the checker knows.
@@ -63,6 +63,7 @@ class ExactRow:
         p: nominal probabilities; they sum to one exactly.
         radius: radius of the set; None if infinite.
         room: for an interval set, how far each entry may fall below p and rise above it.
+        discount: factor on the value of the next state.
     """
 
     place: dict[int, int]
@@ -70,11 +71,15 @@ class ExactRow:
     p: list[Fraction]
     radius: Fraction | None
     room: list[tuple[Fraction, Fraction]]
+    discount: Fraction
 
 
 @dataclass(frozen=True)
 class ExactModel:
     """A model with rational numbers, and every constraint as a utility.
+
+    With a horizon of H steps, state s at step t < H is the state t·S + s, and nothing follows the last
+    step. The mean of a step is the sum of a signal that is divided by the number of steps.
 
     Attributes:
         kind: name of the uncertainty set.
@@ -83,8 +88,9 @@ class ExactModel:
         thresholds: least values of the utilities.
         names: the constraints in words.
         initial: initial distribution; it sums to one exactly.
-        discount: γ.
         metric: distances between states, for a Wasserstein set.
+        visits: Σ_t γ^t, the discounted number of steps.
+        barred: states and actions that are not allowed; their rows are those of an allowed action.
     """
 
     kind: str
@@ -93,20 +99,20 @@ class ExactModel:
     thresholds: list[Fraction]
     names: list[str]
     initial: list[Fraction]
-    discount: Fraction
     metric: list[list[Fraction]]
+    visits: Fraction
+    barred: list[tuple[int, int]]
 
     def targets(self, row: ExactRow, signal: Vector, values: Vector) -> list[Fraction]:
         """Return y = signal + γV(s') for the entries of a row."""
-        return [c + self.discount * values[to] for c, to in zip(signal, row.to, strict=True)]
+        return [c + row.discount * values[to] for c, to in zip(signal, row.to, strict=True)]
 
     def combined(self, weights: Vector) -> Table:
         """Return the weighted sum of the signals."""
 
         def entries(s: int, a: int) -> list[Fraction]:
-            return [
-                mean(weights, each) for each in zip(*(c[s][a] for c in self.signals), strict=True)
-            ]
+            paid = zip(*(signal[s][a] for signal in self.signals), strict=True)
+            return [mean(weights, each) for each in paid]
 
         return [[entries(s, a) for a in range(len(row))] for s, row in enumerate(self.rows)]
 
@@ -117,7 +123,7 @@ class ExactModel:
         while new:
             found |= new
             rows = [pair for s in new for pair in zip(policy[s], self.rows[s], strict=True)]
-            new = {to for share, row in rows if share for to in row.to} - found
+            new = {to for share, row in rows if share and row.discount for to in row.to} - found
         return sorted(found)
 
 
@@ -144,86 +150,92 @@ def read_model(path: str | os.PathLike[str]) -> ExactModel:
 
 
 def _exact(header: Record, arrays: dict[str, np.ndarray]) -> ExactModel:
-    plain = all(set(limit) <= _CONSTRAINT for limit in header["constraints"])
-    require(
-        plain and "horizon" not in header and "allowed" not in arrays,
-        "the checker knows sums without a horizon; this model has a horizon, a reach rule, a mean of a "
-        "step, or a rule on actions",
-    )
-    known = (
-        header["format"] == _FORMAT and set(header) - {"about"} == _HEADER
-    )  # names change nothing
+    horizon, limits, gamma = header.get("horizon"), header["constraints"], header["discount"]
+    known = all(set(limit) <= _CONSTRAINT for limit in limits)
+    require(known, "the checker knows sums and means of a step, and no reach rules")
+    known = header["format"] == _FORMAT and set(header) - {"about", "horizon"} == _HEADER
     require(known, f"expected the format {_FORMAT!r} with the fields {sorted(_HEADER)}")
-    given, limits, discount = (header[name] for name in ("uncertainty", "constraints", "discount"))
+    given, steps, discount = header["uncertainty"], header.get("horizon", 1), Fraction(gamma)
+    fit = 0 <= gamma <= 1 and (gamma < 1 or horizon is not None)
+    require(fit, f"the discount {gamma} is out of range")
     kind, metric = given["set"], arrays.get("uncertainty_metric", np.zeros((0, 0)))
     require(kind in KINDS, f"the checker knows the sets {', '.join(KINDS)}, not {kind!r}")
-    require(0 <= discount < 1, f"the discount {discount} is outside [0, 1)")
     lists = "successors" in arrays
-    p = arrays["probabilities" if lists else "transitions"]
-    states, actions, width = p.shape
-    to = arrays["successors"] if lists else np.broadcast_to(np.arange(states), p.shape)
-    fit = to.shape == p.shape and to.min() >= 0 and to.max() < states
-    require(fit, "successors and probabilities do not fit together")
+    entries = arrays["probabilities" if lists else "transitions"]
+    states, actions, width = shape = entries.shape[-3:]
+
+    def by_step(array: np.ndarray, axes: int) -> np.ndarray:
+        """Return a number, an array over states, or one over steps and states as the last of these."""
+        shapes = (), shape[:axes], (horizon, *shape[:axes])
+        require(array.shape in shapes, f"an array has the shape {array.shape}")
+        return np.broadcast_to(array, (steps, *shape[:axes]))
+
+    every = np.broadcast_to(np.arange(states), shape)
+    p, to = by_step(entries, 3), by_step(arrays.get("successors", every), 3)
+    require(to.min() >= 0 and to.max() < states, "a successor is not a state")
     fit = kind != "wasserstein" or metric.shape == (states, states)
-    fit = fit and bool((metric >= 0).all()) and not metric.diagonal().any()
+    fit = fit and bool((metric >= 0).all() and not metric.diagonal().any())
     require(fit, "the metric is not a distance")
     # These sets may move mass to any state. Their rows are over states, not over listed entries.
-    anywhere = kind == "wasserstein"
-    if kind in ("total-variation", "contamination"):
-        anywhere = not given["within_support"]
-    radius = np.broadcast_to(arrays["uncertainty_radius"], (states, actions))
+    anywhere = not given.get("within_support", kind in ("kl", "chi-square", "interval"))
+    radius = by_step(arrays["uncertainty_radius"], 2)
     sides = ("uncertainty_lower", "uncertainty_upper") if kind == "interval" else ()
-    bounds = [np.broadcast_to(arrays[side], p.shape) for side in sides]
+    bounds = [by_step(arrays[side], 3) for side in sides]
+    allowed = arrays.get("allowed", np.ones(shape[:2])).astype(bool)
+    require(allowed.shape == shape[:2] and bool(allowed.any(-1).all()), "a state has no action")
+    # An action that is not allowed is a copy of the first allowed one.
+    action = np.where(allowed, np.arange(actions), allowed.argmax(-1)[:, None]).tolist()
 
-    def row(s: int, a: int) -> ExactRow:
-        require(radius[s, a] >= 0, f"the radius at ({s}, {a}) is {radius[s, a]}")
-        size = Fraction(radius[s, a]) if radius[s, a] < np.inf else None
-        nominal, ends = distribution(p[s, a].tolist(), f"the row ({s}, {a})"), to[s, a].tolist()
+    def row(t: int, s: int, a: int) -> ExactRow:
+        at = t, s, a
+        require(radius[at] >= 0, f"the radius at {at} is {radius[at]}")
+        size = Fraction(radius[at]) if radius[at] < np.inf else None
+        nominal, ends = distribution(p[at].tolist(), f"the row {at}"), to[at].tolist()
         room = [(_ZERO, _ZERO)] * max(width, states)
         if anywhere:
             listed, ends = list(zip(nominal, ends, strict=True)), list(range(states))
             nominal = [total(mass for mass, state in listed if state == k) for k in ends]
         elif kind == "interval":
-            low, at, high = (list(map(Fraction, x[s, a])) for x in (bounds[0], p, bounds[1]))
+            low, center, high = (list(map(Fraction, x[at])) for x in (bounds[0], p, bounds[1]))
             room = [
                 (_room(size, x - a, x, q), _room(size, b - x, x, 1 - q))
-                for a, x, b, q in zip(low, at, high, nominal, strict=True)
+                for a, x, b, q in zip(low, center, high, nominal, strict=True)
             ]
         open_ended = anywhere and (kind == "wasserstein" or size != 0)
         used = [k for k, mass in enumerate(nominal) if open_ended or mass + room[k][1]]
-        place = {k: n for n, k in enumerate(used)}
-        q, open_to = [nominal[k] for k in used], [ends[k] for k in used]
-        return ExactRow(place, open_to, q, size, [room[k] for k in used])
+        place, q = {k: n for n, k in enumerate(used)}, [nominal[k] for k in used]
+        leads_to = [(t + 1) % steps * states + ends[k] for k in used]
+        factor = _ZERO if horizon == t + 1 else discount  # nothing follows the last step
+        return ExactRow(place, leads_to, q, size, [room[k] for k in used], factor)
 
-    rows = [[row(s, a) for a in range(actions)] for s in range(states)]
+    pairs = [[(t, s, a) for a in action[s]] for t in range(steps) for s in range(states)]
+    rows = [[row(*at) for at in of_state] for of_state in pairs]
 
-    def signal(array: np.ndarray, sign: int) -> Table:
-        shapes = [(states, actions)] if anywhere and lists else [(states, actions), p.shape]
-        require(array.shape in shapes, f"a signal has the shape {array.shape}")
-        if array.ndim == 2:
-            array = np.broadcast_to(array[..., None], (states, actions, max(width, states)))
+    def signal(array: np.ndarray, factor: Fraction | int) -> Table:
+        by_entry = array.ndim == 4 or array.shape == shape
+        require(not (by_entry and anywhere and lists), "a signal has entries for listed successors")
+        paid = by_step(array, 2 + by_entry)
 
-        def entries(s: int, a: int) -> list[Fraction]:
-            return [sign * Fraction(array[s, a, k]) for k in rows[s][a].place]
+        def of_row(at: tuple[int, int, int], place: dict[int, int]) -> list[Fraction]:
+            return [factor * Fraction(paid[at][k] if by_entry else paid[at]) for k in place]
 
-        return [[entries(s, a) for a in range(actions)] for s in range(states)]
+        each = zip(pairs, rows, strict=True)
+        return [[of_row(at, row.place) for at, row in zip(*both, strict=True)] for both in each]
 
-    signs = [{"at_least": 1, "at_most": -1}[limit["sense"]] for limit in limits]
-    utilities = [signal(arrays[f"constraint_{i}"], sign) for i, sign in enumerate(signs)]
-    names = [
-        f"{limit['name'] or ('utility', 'cost')[sign < 0]} {'≥≤'[sign < 0]} {limit['threshold']:g}"
-        for sign, limit in zip(signs, limits, strict=True)
-    ]
-    return ExactModel(
-        kind=kind,
-        rows=rows,
-        signals=[signal(arrays["reward"], 1), *utilities],
-        thresholds=[s * Fraction(each["threshold"]) for s, each in zip(signs, limits, strict=True)],
-        names=names,
-        initial=distribution(arrays["initial"].tolist(), "the initial distribution"),
-        discount=Fraction(discount),
-        metric=[[Fraction(distance) for distance in row] for row in metric],
-    )
+    visits = total(discount**t for t in range(steps)) if horizon else 1 / (1 - discount)
+    signals, thresholds, names = [signal(arrays["reward"], 1)], [], []
+    for i, limit in enumerate(limits):
+        sign, per = {"at_least": 1, "at_most": -1}[limit["sense"]], limit.get("per", "total")
+        factor = {"total": Fraction(sign), "step": sign / visits}[per]
+        signals.append(signal(arrays[f"constraint_{i}"], factor))
+        thresholds.append(sign * Fraction(limit["threshold"]))
+        name = (limit["name"] or ("utility", "cost")[sign < 0]) + " per step" * (per == "step")
+        names.append(f"{name} {'≥≤'[sign < 0]} {limit['threshold']:g}")
+    initial = distribution(arrays["initial"].tolist(), "the initial distribution")
+    initial += [_ZERO] * (len(rows) - states)
+    distances = [list(map(Fraction, row)) for row in metric]
+    barred = [(t * states + s, a) for t in range(steps) for s, a in np.argwhere(~allowed).tolist()]
+    return ExactModel(kind, rows, signals, thresholds, names, initial, distances, visits, barred)
 
 
 def distribution(numbers: Sequence[float], what: str) -> list[Fraction]:
