@@ -78,7 +78,7 @@ class CertifyCommand:
                     nodes=0 if plain else self.nodes,
                     target=0.01 if self.target is None else self.target,
                     seconds=self.seconds,
-                    progress=None if callback is None else lambda t: callback(int(t.seconds)),
+                    progress=callback and (lambda t: callback(int(t.seconds), str(t))),
                 )
             if self.proof:
                 certificate.save(self.proof)

@@ -96,9 +96,7 @@ class Certificate:
     @property
     def gap(self) -> float:
         """Distance of the reward from the upper bound, as a share of the bound; NaN if infeasible."""
-        if not self.feasible or not math.isfinite(self.upper_bound):
-            return math.nan
-        return (self.upper_bound - self.reward) / max(abs(self.upper_bound), _LEAST_REWARD)
+        return _gap(self.reward, self.upper_bound) if self.feasible else math.nan
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file with a proof of the certificate, which `check_proof` verifies without JAX.
@@ -229,7 +227,7 @@ def certify(
         target: gap at which branch and bound stops.
         seconds: time after which branch and bound stops. An interrupt (Ctrl-C) stops it as well, and
             the certificate contains the bound reached so far.
-        progress: function called with the nodes, bound and seconds of branch and bound so far.
+        progress: function called with the nodes, bound, gap and seconds of branch and bound so far.
 
     Example:
         >>> import holdfast as hf
@@ -271,7 +269,8 @@ def certify(
                 cutoff,
                 TreeLimits(nodes, seconds),
                 lambda other: further_kernels(model, other, cutoff),
-                progress,
+                progress
+                and (lambda state: progress(_with_gap(state, evaluation, lagrangian.value))),
             )
             relaxed, regions = (
                 tuple(policy_of_all_steps(model, p) for p in tree.policies),
@@ -299,6 +298,17 @@ def certify(
         model=model,
         policy=policy,
     )
+
+
+def _with_gap(state: TreeProgress, evaluation: Evaluation, most: float) -> TreeProgress:
+    """Return the state of a search with the gap, and with a bound of at most another one."""
+    bound = min(state.bound, most)
+    return state._replace(bound=bound, gap=_gap(evaluation.reward.worst, bound))
+
+
+def _gap(reward: float, bound: float) -> float:
+    """Return the distance of a reward from a bound, as a share of the bound; NaN without a bound."""
+    return (bound - reward) / max(abs(bound), _LEAST_REWARD) if math.isfinite(bound) else math.nan
 
 
 def check_nodes(model: RobustCMDP, nodes: int | None) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import io
 import json
 import os
 import subprocess
 import sys
+import tokenize
 from fractions import Fraction
 from pathlib import Path
 
@@ -243,17 +245,34 @@ print(main(["check", *sys.argv[1:]]))
     assert (first, last) == ("True", "0")
 
 
-def test_the_checker_imports_the_standard_library_and_numpy_only():
+def test_the_checker_is_small_and_imports_the_standard_library_and_numpy_only():
     own = checker.__name__
-    imported = set()
+    imported, lines = set(), 0
     for path in Path(checker.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        lines += code_lines(text)
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
                 imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported.add(node.module)
+    assert 100 < lines <= 600
     foreign = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
     assert {name for name in foreign if not name.startswith(own)} == {"numpy"}
+
+
+def code_lines(text):
+    """Number of lines with code: neither empty, nor only comments, nor part of a docstring."""
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in layout | {tokenize.ENDMARKER}:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if documented and ast.get_docstring(node) is not None:
+            lines -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return len(lines)
 
 
 def test_logarithms_and_roots_are_rounded_up():

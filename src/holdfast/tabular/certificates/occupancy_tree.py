@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,11 +64,22 @@ _POLICIES = 4
 
 
 class TreeProgress(NamedTuple):
-    """The state of a search: nodes so far, bound so far, seconds so far."""
+    """The state of a search.
+
+    Attributes:
+        nodes: number of nodes so far.
+        bound: upper bound so far.
+        seconds: seconds so far.
+        gap: relative distance of the certified reward from the bound, which `certify` sets.
+    """
 
     nodes: int
     bound: float
     seconds: float
+    gap: float = math.nan
+
+    def __str__(self) -> str:
+        return f"{self.bound:.6g}, gap {100 * self.gap:.2g} %, {self.nodes} boxes"
 
 
 class TreeLimits(NamedTuple):
