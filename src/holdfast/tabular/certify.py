@@ -48,8 +48,8 @@ class Certificate:
         margins: worst-case margin of every constraint, (m,); negative if violated.
         reward: worst-case reward.
         error: bound on the numerical error of the reward and of every margin, the largest of their own.
-        upper_bound: no feasible policy has a larger worst-case reward. −inf if no policy is feasible,
-            inf if no bound was requested.
+        upper_bound: no feasible policy has a larger worst-case reward; with a `proof`, none that is
+            given as a table. −inf if no policy is feasible, inf if no bound was requested.
         critical_factor: largest factor on the radii for which every constraint is proved to hold. NaN if
             one does not hold nominally, inf if all hold for every radius.
         critical_factors: the same for each constraint alone, (m,).
@@ -160,7 +160,12 @@ class Certificate:
         if self.upper_bound == -math.inf:
             lines.append("proved: no policy satisfies these constraints in the worst case")
         elif math.isfinite(self.upper_bound):
-            bound = f"no feasible policy has a worst-case reward above {self.upper_bound:.6g}"
+            which = (
+                "no feasible policy"
+                if self.proof is None
+                else "no feasible policy given as a table"
+            )
+            bound = f"{which} has a worst-case reward above {self.upper_bound:.6g}"
             gap = gap_text(self.gap).replace("< ", "below ")
             lines.append(f"{bound} (gap {gap})" if gap else bound)
         if _has_reach_rules(self.model) and math.isfinite(self.upper_bound):

@@ -194,6 +194,7 @@ def test_an_interrupt_returns_the_bound_reached_so_far(river):
     whole = hf.certify(model, policy, nodes=None)
     assert whole.gap <= 0.01 + 1e-12
     assert whole.upper_bound <= certificate.upper_bound
+    assert "no feasible policy given as a table has" in str(whole)
 
 
 def test_without_time_the_lagrangian_bound_stands(river):

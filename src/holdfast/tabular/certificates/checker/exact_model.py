@@ -170,7 +170,7 @@ def _exact(header: Record, arrays: dict[str, np.ndarray]) -> ExactModel:
         require(array.shape in shapes, f"an array has the shape {array.shape}")
         return np.broadcast_to(array, (steps, *shape[:axes]))
 
-    every = np.broadcast_to(np.arange(states), shape)
+    every = np.broadcast_to(np.arange(states), (states, actions, states))
     p, to = by_step(entries, 3), by_step(arrays.get("successors", every), 3)
     require(to.min() >= 0 and to.max() < states, "a successor is not a state")
     fit = kind != "wasserstein" or metric.shape == (states, states)
