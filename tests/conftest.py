@@ -168,11 +168,13 @@ def nominal_values():
 def pytest_configure(config):
     """Share one folder of compiled programs between all processes of a test session.
 
-    Most of the time of the tests goes into compilation. Set HOLDFAST_TEST_CACHE to keep the folder
-    between sessions.
+    Most of the time of the tests goes into compilation. Programs that play simulators are not optimised;
+    `make campaign` optimises them. Set HOLDFAST_TEST_CACHE to keep the folder between sessions.
     """
     folder = os.environ.get("HOLDFAST_TEST_CACHE")
     if not hasattr(config, "workerinput"):
+        if "HOLDFAST_CAMPAIGN" not in os.environ:
+            os.environ.setdefault("HOLDFAST_COMPILE", "quick")
         if folder is None:
             folder = tempfile.mkdtemp(prefix="holdfast-tests-")
             config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -28,6 +28,14 @@ def test_options_of_the_user_have_priority(monkeypatch):
     assert compilation._options.__wrapped__("cpu") == {}
 
 
+def test_a_simulation_is_optimised_unless_it_is_to_compile_quickly(monkeypatch):
+    monkeypatch.delenv("HOLDFAST_COMPILE")
+    options = compilation._options_of_simulations.__wrapped__
+    assert options("cpu") == compilation._options("cpu")
+    monkeypatch.setenv("HOLDFAST_COMPILE", "quick")
+    assert options("cpu")["xla_backend_optimization_level"] == 0
+
+
 SCRIPT = """
 import jax, holdfast as hf, numpy as np
 value = hf.evaluate("river-swim", np.zeros(6, int)).reward.worst

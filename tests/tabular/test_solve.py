@@ -106,7 +106,9 @@ def test_zeros_of_an_initial_policy_come_back(oracle):
     assert found.evaluation.reward.worst == pytest.approx(best, rel=1e-4)
 
 
-@pytest.mark.parametrize("worst_case", ["projected-gradient", "tilted"])
+@pytest.mark.parametrize(
+    "worst_case", [pytest.param("projected-gradient", marks=pytest.mark.long), "tilted"]
+)
 def test_solving_with_other_evaluations_ends_alike(oracle, worst_case):
     model = oracle.random_model(4, slack=0.1)
     by_dual = hf.solve(model, iterations=1)

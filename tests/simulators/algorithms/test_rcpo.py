@@ -13,6 +13,7 @@ def table_of(agent, states):
     return policy / policy.sum(1, keepdims=True)
 
 
+@pytest.mark.long
 def test_ends_where_tabular_rcpo_does():
     model = hf.environments.n_chain()
     best = hf.solve(model, "rcpo").evaluation.reward.worst

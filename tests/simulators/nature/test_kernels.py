@@ -148,7 +148,7 @@ def test_gradient_of_the_excess_equals_finite_differences(scale):
 @jax.jit
 def density_and_bound(radius, inputs, grid):
     kernel = gaussian(radius, size=1)
-    logs = kernel.log_density(inputs[:, None], None, grid[None, :, None])
+    logs = kernel.score(inputs[:, None], None, grid[None, :, None])[0]
     log_weights, shift, log_std = kernel.mixture(inputs)
     each = 0.5 * (jnp.exp(2 * log_std) - 1 - 2 * log_std + shift**2).sum(-1)
     return logs, (jnp.exp(log_weights) * each).sum(-1)
@@ -236,7 +236,7 @@ def test_categorical_kernel_uses_its_radius_and_no_more(seed, radius, scale, cou
 @jax.value_and_grad
 def density_and_divergence(logits, p, radius):
     kernel = categorical(radius, 3)
-    density = kernel.log_density(logits, jnp.log(p), jnp.array([1, 0, 2]))
+    density = kernel.score(logits, jnp.log(p), jnp.array([1, 0, 2]))[0]
     return (density + _kl(kernel.log_probabilities(logits, jnp.log(p)), jnp.log(p))).sum()
 
 
@@ -279,7 +279,7 @@ def test_nature_can_turn_round_on_the_edge_of_the_ball():
     kernel, p = categorical(0.1, 2), jnp.array([0.6, 0.4])
 
     def log_density(logits):
-        return kernel.log_density(logits, jnp.log(p), jnp.array(1))
+        return kernel.score(logits, jnp.log(p), jnp.array(1))[0]
 
     slope = jax.grad(log_density)(jnp.array([3.0, -3.0]))
     assert slope[1] > 0 > slope[0]
@@ -318,7 +318,7 @@ def test_expectation_under_a_mixture_and_its_gradient():
     def by_score(kernel, row, key):
         drawn = drawn_by(kernel, row, jnp.zeros(0), key)
         values = jax.vmap(worth)(drawn)
-        score = jax.grad(lambda x, w: kernel.log_density(x, None, w))
+        score = jax.grad(lambda x, w: kernel.score(x, None, w)[0])
         scores = jax.vmap(score, in_axes=(None, 0))(row, drawn)
         return values, (values - values.mean())[:, None] * scores
 
@@ -343,7 +343,7 @@ def test_expectation_over_outcomes_and_its_gradient():
 
     @jax.jit
     def scores(logits):
-        each = jax.value_and_grad(lambda x, k: kernel.log_density(x, jnp.log(p), k))
+        each = jax.value_and_grad(lambda x, k: kernel.score(x, jnp.log(p), k)[0])
         return jax.vmap(each, in_axes=(None, 0))(logits, possible)
 
     value, slope = expected(logits)

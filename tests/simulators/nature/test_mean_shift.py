@@ -46,7 +46,7 @@ def test_density_and_draws_are_those_of_a_moved_normal_distribution():
     np.testing.assert_allclose(np.cov(drawn.T), np.eye(SIZE), atol=5 * np.sqrt(2 / rows))
     some = drawn[:50]
     expected = scipy.stats.multivariate_normal(shift).logpdf(some)
-    found = kernel.log_density(inputs[:50], None, jnp.asarray(some, jnp.float32))
+    found = kernel.score(inputs[:50], None, jnp.asarray(some, jnp.float32))[0]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 

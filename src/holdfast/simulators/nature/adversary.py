@@ -164,13 +164,14 @@ def _score(
     deviation = jnp.sqrt(_mean(weights, (advantages - mean) ** 2))
     # Only the direction counts here, so that advantages may be rescaled by their spread.
     units = jnp.where(weights > 0, (advantages - mean) / (deviation + _TINY), 0.0)
-    old = kernel.log_density(inputs, batch.log_nominal, batch.disturbances)
+    old, _ = kernel.score(inputs, batch.log_nominal, batch.disturbances)
 
     def loss(changed: Any, part: tuple) -> Array:
         x, log_nominal, drawn, before, units, weight = part
-        ratio = jnp.exp(changed.log_density(x, log_nominal, drawn) - before)
+        log_density, excess = changed.score(x, log_nominal, drawn)
+        ratio = jnp.exp(log_density - before)
         near = jnp.clip(ratio, 1 - clip, 1 + clip)
-        each = jnp.maximum(ratio * units, near * units) + changed.excess(x, log_nominal) ** 2
+        each = jnp.maximum(ratio * units, near * units) + excess**2
         return _mean(weight, each)
 
     return loss, (inputs, batch.log_nominal, batch.disturbances, old, units, weights)

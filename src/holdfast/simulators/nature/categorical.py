@@ -17,6 +17,7 @@ from holdfast.simulators.nature.gaussian_mixture import (
     LogNominal,
     Radius,
     Rows,
+    Score,
     Worth,
     beyond_ball,
     exp_minus_tangent,
@@ -55,23 +56,29 @@ class CategoricalKernel(eqx.Module):
 
     def log_probabilities(self, inputs: Inputs, log_nominal: LogNominal) -> LogNominal:
         """Return the log-probabilities of the outcomes; t is a constant for gradients."""
+        return self._tilted(inputs, log_nominal)[0]
+
+    def _tilted(self, inputs: Inputs, log_nominal: LogNominal) -> tuple[LogNominal, Rows]:
+        """Return the log-probabilities of the outcomes, and t."""
         logits = self.network(inputs)
-        t = lax.stop_gradient(tilt_within(self.radius, log_nominal, logits))[..., None]
-        return jax.nn.log_softmax(log_nominal + t * logits)
+        t = tilt_within(self.radius, log_nominal, logits)
+        tilt = lax.stop_gradient(t)[..., None] * logits
+        return jax.nn.log_softmax(log_nominal + tilt), t
 
     def excess(self, inputs: Inputs, log_nominal: LogNominal) -> Rows:
         """Return how far the network's output lies beyond three times the ball."""
-        return beyond_ball(tilt_within(self.radius, log_nominal, self.network(inputs)))
+        return beyond_ball(self._tilted(inputs, log_nominal)[1])
 
     def draw(self, key: PRNGKeyArray, situation: Situation) -> Int[Array, " rows"]:
         """Return one outcome per row."""
         logs = self.log_probabilities(situation.inputs, situation.log_nominal)
         return jax.random.categorical(key, logs)
 
-    def log_density(self, inputs: Inputs, log_nominal: LogNominal, disturbance: Array) -> Rows:
-        """Return the log-probability of the given outcomes."""
-        logs = self.log_probabilities(inputs, log_nominal)
-        return jnp.take_along_axis(logs, disturbance[..., None], axis=-1)[..., 0]
+    def score(self, inputs: Inputs, log_nominal: LogNominal, disturbance: Array) -> Score:
+        """Return the log-probability of the given outcomes, and `excess`."""
+        logs, t = self._tilted(inputs, log_nominal)
+        chosen = jnp.take_along_axis(logs, disturbance[..., None], axis=-1)[..., 0]
+        return chosen, beyond_ball(t)
 
     def expectation(
         self, key: PRNGKeyArray, inputs: Inputs, log_nominal: LogNominal, worth: Worth

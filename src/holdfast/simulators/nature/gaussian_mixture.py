@@ -42,6 +42,7 @@ Radius = Float[Array, ""]
 Inputs = Float[Array, "*rows nature"]
 LogNominal = Float[Array, "*rows outcomes"]
 Rows = Float[Array, "*rows"]
+Score = tuple[Rows, Rows]
 Worth = Callable[[Array], Float[Array, ""]]
 Mixture = tuple[Float[Array, "*rows n"], Float[Array, "*rows n size"], Float[Array, "*rows n size"]]
 
@@ -89,9 +90,7 @@ class GaussianMixture(eqx.Module):
 
     def mixture(self, inputs: Inputs) -> Mixture:
         """Return log φ, μ and log σ within the radius; the scale is a constant for gradients."""
-        (log_weights, shift, log_std), scale = self._raw(inputs)
-        scale = lax.stop_gradient(scale)[..., None, None]
-        return log_weights, scale * shift, scale * log_std
+        return _scaled(*self._raw(inputs))
 
     def excess(self, inputs: Inputs, log_nominal: LogNominal) -> Rows:
         """Return how far the network's output lies beyond three times the ball."""
@@ -111,13 +110,14 @@ class GaussianMixture(eqx.Module):
         std = jnp.exp(jnp.einsum("rn,rnd->rd", chosen, log_std))
         return mean + std * jax.random.normal(normal, mean.shape)
 
-    def log_density(self, inputs: Inputs, log_nominal: LogNominal, disturbance: Array) -> Rows:
-        """Return the log-density of the given disturbances."""
+    def score(self, inputs: Inputs, log_nominal: LogNominal, disturbance: Array) -> Score:
+        """Return the log-density of the given disturbances, and `excess`."""
         del log_nominal
-        log_weights, shift, log_std = self.mixture(inputs)
+        raw, scale = self._raw(inputs)
+        log_weights, shift, log_std = _scaled(raw, scale)
         z = (disturbance[..., None, :] - shift) * jnp.exp(-log_std)
         each = (-0.5 * z**2 - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
-        return jax.nn.logsumexp(log_weights + each, axis=-1)
+        return jax.nn.logsumexp(log_weights + each, axis=-1), beyond_ball(scale)
 
     def expectation(
         self, key: PRNGKeyArray, inputs: Inputs, log_nominal: LogNominal, worth: Worth
@@ -127,6 +127,12 @@ class GaussianMixture(eqx.Module):
         log_weights, shift, log_std = self.mixture(inputs)
         drawn = shift + jnp.exp(log_std) * jax.random.normal(key, shift.shape)
         return jnp.exp(log_weights) @ jax.vmap(worth)(drawn)
+
+
+def _scaled(raw: Mixture, scale: Rows) -> Mixture:
+    log_weights, shift, log_std = raw
+    scale = lax.stop_gradient(scale)[..., None, None]
+    return log_weights, scale * shift, scale * log_std
 
 
 def beyond_ball(scale: Rows) -> Rows:
@@ -174,16 +180,18 @@ def _scale_within(radius: Array, weights: Array, shift: Array, log_std: Array) -
     least = (frozen[0] * (0.5 * frozen[1] ** 2 + _LEAST_BEND * frozen[2] ** 2).sum(1)).sum(0)
     far = least > radius
     t = jnp.where(far, jnp.sqrt(radius / jnp.where(far, least, 1.0)), 1.0)
-    outside = _bound(jnp.ones_like(t), *frozen)[0] > radius
-    for _ in range(_NEWTON_STEPS):
+
+    def newton(_: int, t: Array) -> Array:
         value, slope = _bound(t, *frozen)
         over = value > radius
         t = jnp.where(over, t - (value - radius) / jnp.where(over, slope, 1.0), t)
-        t = jnp.maximum(t, 0.0)
-    value, _ = _bound(t, *frozen)
-    t = jnp.where(value > radius, t * radius / jnp.where(value > radius, value, 1.0), t)
+        return jnp.maximum(t, 0.0)
+
+    t = lax.fori_loop(0, _NEWTON_STEPS, newton, t)
     value, slope = _bound(t, *live)
-    slope = lax.stop_gradient(slope)
-    bends = outside & (slope > 0)
-    correction = (value - lax.stop_gradient(value)) / jnp.where(bends, slope, 1.0)
-    return t - jnp.where(bends, correction, 0.0)
+    reached, slope = lax.stop_gradient((value, slope))
+    correction = jnp.where(
+        (t < 1) & (slope > 0), (value - reached) / jnp.where(slope > 0, slope, 1.0), 0.0
+    )
+    over = reached > radius
+    return t * jnp.where(over, radius / jnp.where(over, reached, 1.0), 1.0) - correction

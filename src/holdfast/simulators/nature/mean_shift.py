@@ -17,6 +17,7 @@ from holdfast.simulators.nature.gaussian_mixture import (
     LogNominal,
     Radius,
     Rows,
+    Score,
     Worth,
     beyond_ball,
 )
@@ -81,11 +82,11 @@ class MeanShift(eqx.Module):
         shift = self.shift(situation.inputs)
         return shift + jax.random.normal(key, shift.shape)
 
-    def log_density(self, inputs: Inputs, log_nominal: LogNominal, disturbance: Array) -> Rows:
-        """Return the log-density of the given disturbances."""
-        del log_nominal
+    def score(self, inputs: Inputs, log_nominal: LogNominal, disturbance: Array) -> Score:
+        """Return the log-density of the given disturbances, and `excess`."""
         z = disturbance - self.shift(inputs)
-        return (-0.5 * z**2 - 0.5 * math.log(2 * math.pi)).sum(-1)
+        log_density = (-0.5 * z**2 - 0.5 * math.log(2 * math.pi)).sum(-1)
+        return log_density, self.excess(inputs, log_nominal)
 
     def expectation(
         self, key: PRNGKeyArray, inputs: Inputs, log_nominal: LogNominal, worth: Worth
