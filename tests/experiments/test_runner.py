@@ -359,8 +359,8 @@ def test_on_a_terminal_there_is_a_bar(tmp_path, solve, monkeypatch):
     assert "4/4" in terminal.getvalue()
     terminal = Terminal()
     with iterations_on(terminal, "gambler rcpo", 5) as told:
-        told(5)
-    assert "gambler rcpo" in terminal.getvalue()
+        told(5, "3.4, gap 2 %")
+    assert "gambler rcpo 3.4, gap 2 %" in terminal.getvalue()
     with iterations_on(io.StringIO(), "gambler rcpo", 5) as told:
         assert told is None
 

@@ -1,19 +1,25 @@
 """Models with a horizon and with rules, against oracles that share no code with them."""
 
+import copy
 import dataclasses
 import importlib.util
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.tabular.certificates.proof_cases import change_vector, flatter
+from tests.tabular.certificates.proof_oracle import Oracle
 
 import holdfast as hf
 from holdfast._support.precision import float64
 from holdfast.model import Reach
 from holdfast.model.table import layout_of
 from holdfast.registry import ALGORITHMS
-from holdfast.tabular.certificates.checker.model import read_model
+from holdfast.tabular.certificates.checker.check_proof import check, exact
+from holdfast.tabular.certificates.checker.exact_model import read_model
+from holdfast.tabular.certificates.proof import prove
 from holdfast.tabular.evaluation.optimum import best_of
 from holdfast.tabular.memory import with_memory
 from holdfast.uncertainty import SETS
@@ -177,6 +183,11 @@ def sums():
     )
 
 
+@pytest.fixture(scope="module")
+def solved(sums):
+    return hf.solve(sums, iterations=60)
+
+
 @pytest.mark.campaign
 def test_it_equals_the_explicit_model(sums):
     rng = np.random.default_rng(0)
@@ -202,26 +213,84 @@ def test_it_equals_the_explicit_model(sums):
             np.testing.assert_allclose(a.values, b.values[:-1].reshape(shape), atol=1e-10)
 
 
-def test_programs_and_bounds_equal_those_of_the_explicit_model(sums):
+def test_programs_and_bounds_equal_those_of_the_explicit_model(sums, solved):
     explicit = unrolled(sums)
     program, other = hf.solve(sums, "lp"), hf.solve(explicit, "lp")
     assert program.evaluation.reward.nominal == pytest.approx(
         other.evaluation.reward.nominal, abs=1e-8
     )
-    found = hf.solve(sums, iterations=60)
-    assert found.status == "feasible"
-    assert found.policy.shape == (HORIZON, STATES, ACTIONS)
-    certificate = hf.certify(sums, found.policy)
-    rows = np.concatenate([found.policy.reshape(-1, ACTIONS), [[1.0, 0.0]]])
+    policy = solved.policy
+    assert solved.status == "feasible"
+    assert policy.shape == (HORIZON, STATES, ACTIONS)
+    certificate = hf.certify(sums, policy)
+    rows = np.concatenate([policy.reshape(-1, ACTIONS), [[1.0, 0.0]]])
     same = hf.certify(explicit, rows)
     assert certificate.feasible
     assert certificate.reward <= certificate.upper_bound
     assert certificate.upper_bound == pytest.approx(same.upper_bound, rel=1e-6)
     np.testing.assert_allclose(certificate.critical_factors, same.critical_factors, rtol=1e-6)
-    with pytest.raises(ValueError, match="nodes: branch and bound is for models without a horizon"):
-        hf.certify(sums, found.policy, nodes=10)
-    with pytest.raises(ValueError, match="certificate: proof files are for sums without a horizon"):
-        certificate.save("never.json")
+    divided = hf.certify(sums, policy, nodes=None, target=1e-3)
+    assert divided.gap <= 0.001 < 0.02 < certificate.gap
+    assert divided.relaxed_policies[0].shape == policy.shape
+    assert hf.certify(explicit, rows, nodes=None, target=1e-3).upper_bound == pytest.approx(
+        divided.upper_bound, rel=2e-3
+    )
+
+
+def explicit_proof(model, proof):
+    """The proof of a model with a horizon as a proof of its explicit model, without the tree."""
+    S, last = model.states, (model.horizon - 1) * model.states
+    proof = copy.deepcopy(proof)
+    proof["policy"].append([1.0, *[0.0] * (model.actions - 1)])
+    proof["bounds"] = proof["bounds"][:1]
+    for record in (*proof["signals"], *proof["bounds"]):
+        for name in record.keys() & {"lower_values", "upper_values", "values"}:
+            record[name].append(0.0)
+        if record.get("multipliers"):
+            record["multipliers"].append([None] * model.actions)
+        moves = [move for move in record["moves"] if move[0] < last]  # the last rows have one entry
+        record["moves"] = [
+            [s, a, i + (s // S + 1) * S, j + (s // S + 1) * S, mass] for s, a, i, j, mass in moves
+        ]
+    return proof
+
+
+def test_proofs_of_horizons_follow_in_the_explicit_model(sums, solved):
+    """Decided by the exact oracle of the explicit model, which knows no horizon."""
+    certificate = hf.certify(sums, solved.policy, nodes=None, target=0.01)
+    proof = json.loads(json.dumps(prove(certificate)))
+    rational, oracle = exact(sums), Oracle(unrolled(sums))
+    assert check(proof, rational).accepted
+    assert proof["bounds"][1]["value"] == pytest.approx(certificate.upper_bound, rel=1e-9)
+    assert oracle.follows(explicit_proof(sums, proof))
+    rng = np.random.default_rng(0)
+    for change in (flatter, change_vector) * 6:
+        changed = copy.deepcopy(proof | {"bounds": proof["bounds"][:1]})
+        change(changed, rng)
+        accepted = check(changed, rational).accepted
+        assert accepted == oracle.follows(explicit_proof(sums, changed))
+    changed = copy.deepcopy(proof)
+    changed["bounds"][1]["value"] *= 0.999
+    assert not check(changed, rational).accepted
+
+
+@pytest.mark.parametrize("name", SETS if CAMPAIGN else ["kl", "interval", "wasserstein"])
+def test_means_of_a_step_and_allowed_actions_are_proved(name):
+    """Brackets in exact arithmetic contain the values in long double; every step has its own rows."""
+    model, policy = random_model(name, 1, by_step=True)
+    model = model.replace(constraints=model.constraints[:1], allowed={0: [1]})
+    policy[:, 0] = [0.0, 1.0]
+    proof = json.loads(json.dumps(prove(hf.certify(model, policy, bound=name == "kl"))))
+    found = check(proof, exact(model))
+    assert found.accepted, found.reason
+    limit = model.constraints[0]
+    signals = (model.reward, 1.0), (limit.utility, limit.steps)
+    for record, (signal, steps) in zip(proof["signals"], signals, strict=True):
+        true = induction(model, signal, model.discount, policy) / steps
+        assert record["lower"] - 1e-13 <= true <= record["upper"] + 1e-13
+        assert record["upper"] - record["lower"] <= 1e-9
+    proof["policy"][0] = [0.5, 0.5]
+    assert check(proof, exact(model)).reason == "the policy takes an action that is not allowed"
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -363,10 +432,7 @@ def test_model_files_keep_horizon_rules_and_allowed_actions(ruled, tmp_path):
         policy[1] = [0, 1]
         one, other = hf.evaluate(model, policy), hf.evaluate(again, policy)
         assert str(one) == str(other)
-    with pytest.raises(ValueError, match="the checker knows sums without a horizon"):
-        read_model(path)
-    ruled.replace(horizon=None, discount=0.9, allowed=None).save(path)
-    with pytest.raises(ValueError, match="the checker knows sums without a horizon"):
+    with pytest.raises(ValueError, match="no reach rules"):
         read_model(path)
 
 
@@ -440,6 +506,15 @@ def test_other_verbs_refuse_in_words(ruled):
         hf.evaluate(ruled, np.full((4, 2), 0.5))
     with pytest.raises(ValueError, match="worst_case: with a horizon there is only 'dual'"):
         hf.solve(ruled, worst_case="tilted")
+    policy = hf.solve(ruled, "rvi").policy
+    with pytest.raises(
+        ValueError, match="nodes: branch and bound is for models without reach rules"
+    ):
+        hf.certify(ruled, policy, nodes=10)
+    with pytest.raises(
+        ValueError, match="proof files are about sums and means of a step; the model"
+    ):
+        hf.certify(ruled, policy, bound=False).save("never.json")
     with pytest.raises(ValueError, match="bounds: they are for models without a horizon"):
         hf.solve(ruled, bounds=True)
     with pytest.raises(ValueError, match="model: a table with a horizon, a reach rule"):

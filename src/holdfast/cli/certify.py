@@ -18,8 +18,8 @@ class CertifyCommand:
 
     Worst-case values are bounded from both sides, so the certificate is valid even if the search for the
     worst case stopped early. It also bounds the worst-case reward of every feasible policy, or with
-    --target of every feasible stationary policy, and says how much larger the radii may become before a
-    constraint breaks. Ctrl-C stops --target early; the certificate has the bound reached so far.
+    --target of every feasible policy given as a table, and says how much larger the radii may become
+    before a constraint breaks. Ctrl-C stops --target early, and the bound reached so far is shown.
 
     Examples:
       holdfast certify gambler runs/gambler
@@ -78,7 +78,7 @@ class CertifyCommand:
                     nodes=0 if plain else self.nodes,
                     target=0.01 if self.target is None else self.target,
                     seconds=self.seconds,
-                    progress=None if callback is None else lambda t: callback(int(t.seconds)),
+                    progress=callback and (lambda t: callback(int(t.seconds), str(t))),
                 )
             if self.proof:
                 certificate.save(self.proof)

@@ -83,11 +83,18 @@ def progress_on(stream: TextIO, jobs: int) -> Iterator[JobProgress]:
 @contextlib.contextmanager
 def iterations_on(
     stream: TextIO, label: str, iterations: int
-) -> Iterator[Callable[[int], None] | None]:
-    """Yield a callback for the iterations of one run that moves a bar; None unless on a terminal."""
+) -> Iterator[Callable[..., None] | None]:
+    """Yield a callback for the iterations of one run that moves a bar; None unless on a terminal.
+
+    The callback takes the number of iterations so far, and a text to show beside the bar.
+    """
     if not stream.isatty():
         yield None
         return
-    with progress_bar(stream, label) as bars:
+    with progress_bar(stream, f"{label} {{task.description}}") as bars:
         bar = bars.add_task("", total=iterations)
-        yield lambda iteration: bars.update(bar, completed=iteration)
+
+        def show(iteration: int, text: str = "") -> None:
+            bars.update(bar, completed=iteration, description=text)
+
+        yield show

@@ -6,10 +6,20 @@ import dataclasses
 from typing import cast
 
 import numpy as np
+from jaxtyping import Int
 
 from holdfast.model.cmdp import RobustCMDP
 from holdfast.model.kernel import Kernel
 from holdfast.uncertainty import UncertaintySet
+
+
+def allowed_copies(model: RobustCMDP) -> Int[np.ndarray, "S A"]:
+    """Return each action if it is allowed, and the first allowed one of its state otherwise."""
+    every = np.broadcast_to(np.arange(model.actions), (model.states, model.actions))
+    if model.allowed is None:
+        return every
+    allowed = np.asarray(model.allowed)
+    return np.where(allowed, every, allowed.argmax(-1)[:, None])
 
 
 def only_allowed(model: RobustCMDP) -> RobustCMDP:
@@ -19,8 +29,7 @@ def only_allowed(model: RobustCMDP) -> RobustCMDP:
     """
     if model.allowed is None:
         return model
-    allowed = np.asarray(model.allowed)
-    action = np.where(allowed, np.arange(model.actions), allowed.argmax(-1)[:, None])
+    action = allowed_copies(model)
     state = np.arange(model.states)[:, None]
 
     def copied(array: np.ndarray, per_entry: bool) -> np.ndarray:

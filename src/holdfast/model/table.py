@@ -231,11 +231,6 @@ def layout_of(model: RobustCMDP) -> TableLayout:
     return cached
 
 
-def unpadded_table(model: RobustCMDP) -> Table:
-    """Return the table without padding, for work that takes longer than its compilation."""
-    return _lay_out(model, padded=False).table
-
-
 # Models of up to this many entries (512 KiB) are padded to the same few shapes: computing on them takes
 # less time than compiling for another shape.
 _SMALL = 1 << 16
@@ -257,7 +252,7 @@ def _padded_actions(actions: int, padded: int) -> Int[np.ndarray, " padded_A"]:
 
 
 @float64
-def _lay_out(model: RobustCMDP, *, padded: bool = True) -> TableLayout:
+def _lay_out(model: RobustCMDP) -> TableLayout:
     user, model = model, only_allowed(model)
     uncertainty = cast(UncertaintySet, model.uncertainty)
     signals = [model.reward, *(c.utility for c in model.constraints)]
@@ -268,11 +263,10 @@ def _lay_out(model: RobustCMDP, *, padded: bool = True) -> TableLayout:
     states, actions, width = probabilities.shape
     dense = successors is None
     shape = states, actions, width
-    if padded:
-        larger = _padded_shape(states, actions, width, dense)
-        confined = uncertainty.padded(states, larger[-1])
-        if confined is not None:
-            shape, uncertainty = larger, confined
+    larger = _padded_shape(states, actions, width, dense)
+    confined = uncertainty.padded(states, larger[-1])
+    if confined is not None:
+        shape, uncertainty = larger, confined
     make_room((shape, dense, type(uncertainty), len(model.constraints)))
     copies = _padded_actions(actions, shape[1])
     extra = np.arange(states, shape[0])

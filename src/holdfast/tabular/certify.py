@@ -15,29 +15,26 @@ from holdfast._support.arguments import check_number, check_whole_number
 from holdfast._support.precision import float64
 from holdfast.model import Reach, RobustCMDP, policy_of
 from holdfast.model.names import PolicyLike
-from holdfast.model.table import TableLayout, layout_of, unpadded_table
-from holdfast.tabular.certificates.branch_and_bound import branch_and_bound
+from holdfast.model.table import TableLayout, layout_of
 from holdfast.tabular.certificates.critical_factor import critical_factors
 from holdfast.tabular.certificates.member_kernels import first_kernels, further_kernels
+from holdfast.tabular.certificates.occupancy_model import occupancy_model, policy_of_all_steps
 from holdfast.tabular.certificates.occupancy_proof import OccupancyProof
 from holdfast.tabular.certificates.occupancy_tree import (
     TreeLimits,
     TreeProgress,
-    TreeResult,
     occupancy_tree,
 )
 from holdfast.tabular.certificates.proof import save_proof
-from holdfast.tabular.certificates.upper_bound import LagrangianBound, lagrangian_bound
+from holdfast.tabular.certificates.upper_bound import lagrangian_bound
 from holdfast.tabular.evaluate import Evaluation, evaluate, feasibility
 from holdfast.tabular.evaluation.optimum import best_of
 
-# Largest model for branch and bound, which solves dense linear systems of this size thousands of times.
+# Largest model for branch and bound: it solves thousands of linear programs with many rows a state.
 _MOST_STATES_TO_DIVIDE = 512
 # Relative accuracy of a critical factor; for large models, where every step evaluates the policy, four
 # digits.
 _ACCURACY, _ROUGH_ACCURACY = 1e-9, 1e-4
-# Share of the time that the tree of occupancies has before the bound by separated copies is tried.
-_TREE_SHARE = 2 / 3
 # Divisor of a gap whose bound is zero: the smallest reward that is told apart from zero.
 _LEAST_REWARD = 1e-12
 
@@ -51,16 +48,16 @@ class Certificate:
         margins: worst-case margin of every constraint, (m,); negative if violated.
         reward: worst-case reward.
         error: bound on the numerical error of the reward and of every margin, the largest of their own.
-        upper_bound: no feasible policy has a larger worst-case reward. −inf if no policy is feasible,
-            inf if no bound was requested.
+        upper_bound: no feasible policy has a larger worst-case reward; with a `proof`, none that is
+            given as a table. −inf if no policy is feasible, inf if no bound was requested.
         critical_factor: largest factor on the radii for which every constraint is proved to hold. NaN if
             one does not hold nominally, inf if all hold for every radius.
         critical_factors: the same for each constraint alone, (m,).
         multipliers: λ of the bound, for the constraints as utilities, (m,).
         regions: number of sets of policies for which a bound was computed; 1 if not divided.
-        proof: the multipliers that prove a bound below the Lagrangian one, at least `upper_bound`;
-            otherwise None.
-        relaxed_policies: policies that branch and bound could not exclude at first, (S, A) each:
+        proof: the multipliers that prove `upper_bound` if it is below the Lagrangian bound; otherwise
+            None.
+        relaxed_policies: policies that branch and bound could not exclude at first, like `policy`:
             starting points for a further search.
         attainable: if the policy is not feasible, the largest worst-case value that each constraint can
             have on its own, in the user's sense, (m,); otherwise None.
@@ -90,7 +87,7 @@ class Certificate:
     multipliers: Float[np.ndarray, " m"]
     regions: int
     proof: OccupancyProof | None
-    relaxed_policies: tuple[Float[np.ndarray, "S A"], ...]
+    relaxed_policies: tuple[Float[np.ndarray, "*H S A"], ...]
     attainable: Float[np.ndarray, " m"] | None
     evaluation: Evaluation
     model: RobustCMDP
@@ -99,9 +96,7 @@ class Certificate:
     @property
     def gap(self) -> float:
         """Distance of the reward from the upper bound, as a share of the bound; NaN if infeasible."""
-        if not self.feasible or not math.isfinite(self.upper_bound):
-            return math.nan
-        return (self.upper_bound - self.reward) / max(abs(self.upper_bound), _LEAST_REWARD)
+        return _gap(self.reward, self.upper_bound) if self.feasible else math.nan
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file with a proof of the certificate, which `check_proof` verifies without JAX.
@@ -110,13 +105,11 @@ class Certificate:
 
         Raises:
             ValueError: the set is user-defined, a statement could not be proved exactly, or the model
-                has a horizon, a reach rule, a mean of a step or a rule on actions.
+                has a reach rule.
         """
-        by_step = any(constraint.per == "step" for constraint in self.model.constraints)
-        if self.model.horizon is not None or by_step or _has_rules(self.model):
+        if _has_reach_rules(self.model):
             raise ValueError(
-                "certificate: proof files are for sums without a horizon; this model has a horizon, "
-                "a reach rule, a mean of a step, or a rule on actions"
+                "certificate: proof files are about sums and means of a step; the model has a reach rule"
             )
         save_proof(self, path)
 
@@ -167,12 +160,15 @@ class Certificate:
         if self.upper_bound == -math.inf:
             lines.append("proved: no policy satisfies these constraints in the worst case")
         elif math.isfinite(self.upper_bound):
-            bound = f"no feasible policy has a worst-case reward above {self.upper_bound:.6g}"
+            which = (
+                "no feasible policy"
+                if self.proof is None
+                else "no feasible policy given as a table"
+            )
+            bound = f"{which} has a worst-case reward above {self.upper_bound:.6g}"
             gap = gap_text(self.gap).replace("< ", "below ")
             lines.append(f"{bound} (gap {gap})" if gap else bound)
-        if any(isinstance(c, Reach) for c in self.model.constraints) and math.isfinite(
-            self.upper_bound
-        ):
+        if _has_reach_rules(self.model) and math.isfinite(self.upper_bound):
             lines.append(
                 "the bound includes policies that remember which events have happened; this policy does "
                 "not remember them"
@@ -230,13 +226,13 @@ def certify(
         bound: whether to compute an upper bound on the worst-case reward of all feasible policies,
             history-dependent ones included. It takes some twenty robust optimisations.
         nodes: largest number of boxes of policies for which branch and bound computes a bound, for
-            feasible policies in models of up to 512 states; None for no limit but `seconds`; 0 for the
-            Lagrangian bound alone. The bound from boxes holds for stationary policies, given as (S, A)
-            tables.
+            feasible policies in models of up to 512 states in all steps and without reach rules; None
+            for no limit but `seconds`; 0 for the Lagrangian bound alone. The bound from boxes holds for
+            policies given as (S, A) tables, or (H, S, A) with a horizon.
         target: gap at which branch and bound stops.
         seconds: time after which branch and bound stops. An interrupt (Ctrl-C) stops it as well, and
             the certificate contains the bound reached so far.
-        progress: function called with the nodes, bound and seconds of branch and bound so far.
+        progress: function called with the nodes, bound, gap and seconds of branch and bound so far.
 
     Example:
         >>> import holdfast as hf
@@ -270,11 +266,23 @@ def certify(
         lagrangian = lagrangian_bound(layout.table, model.actions)
         upper, multipliers, regions = lagrangian.value, lagrangian.multipliers, 1
         # A NaN is not close to the reward: the comparison has to succeed.
-        close = upper <= _cutoff(evaluation.reward.worst, target)
-        if nodes != 0 and evaluation.feasible and not close:
-            limits = TreeLimits(nodes, seconds)
-            tree, upper, regions = _divide(layout, evaluation, lagrangian, target, limits, progress)
-            relaxed, proof = tree.policies, tree.proof if tree.value < lagrangian.value else None
+        cutoff = _cutoff(evaluation.reward.worst, target)
+        if nodes != 0 and evaluation.feasible and not upper <= cutoff:
+            tree = occupancy_tree(
+                occupancy_model(model),
+                first_kernels(layout, evaluation, lagrangian),
+                cutoff,
+                TreeLimits(nodes, seconds),
+                lambda other: further_kernels(model, other, cutoff),
+                progress
+                and (lambda state: progress(_with_gap(state, evaluation, lagrangian.value))),
+            )
+            relaxed, regions = (
+                tuple(policy_of_all_steps(model, p) for p in tree.policies),
+                tree.nodes,
+            )
+            if tree.value < upper:
+                upper, proof = tree.value, tree.proof
     attained, hopeless = None, False
     if not evaluation.feasible:
         attained, hopeless = attainable_values(layout)
@@ -297,25 +305,37 @@ def certify(
     )
 
 
+def _with_gap(state: TreeProgress, evaluation: Evaluation, most: float) -> TreeProgress:
+    """Return the state of a search with the gap, and with a bound of at most another one."""
+    bound = min(state.bound, most)
+    return state._replace(bound=bound, gap=_gap(evaluation.reward.worst, bound))
+
+
+def _gap(reward: float, bound: float) -> float:
+    """Return the distance of a reward from a bound, as a share of the bound; NaN without a bound."""
+    return (bound - reward) / max(abs(bound), _LEAST_REWARD) if math.isfinite(bound) else math.nan
+
+
 def check_nodes(model: RobustCMDP, nodes: int | None) -> None:
     """Raise a ValueError if branch and bound does not support the model."""
     if nodes is not None:
         check_whole_number("nodes", nodes, least=0)
-    if nodes != 0 and (model.horizon is not None or _has_rules(model)):
+    if nodes != 0 and _has_reach_rules(model):
         raise ValueError(
-            "nodes: branch and bound is for models without a horizon, reach rules and rules on "
-            "actions; nodes=0 gives the Lagrangian bound"
+            "nodes: branch and bound is for models without reach rules; nodes=0 gives the Lagrangian "
+            "bound"
         )
-    if nodes != 0 and model.states > _MOST_STATES_TO_DIVIDE:
+    states = model.states * (model.horizon or 1)
+    if nodes != 0 and states > _MOST_STATES_TO_DIVIDE:
+        steps = "" if model.horizon is None else f" in {model.horizon} steps"
         raise ValueError(
-            f"nodes: branch and bound is for models of up to {_MOST_STATES_TO_DIVIDE} states, "
-            f"got {model.states} states; nodes=0 gives the Lagrangian bound"
+            f"nodes: branch and bound is for models of up to {_MOST_STATES_TO_DIVIDE} states in all "
+            f"steps, got {model.states} states{steps}; nodes=0 gives the Lagrangian bound"
         )
 
 
-def _has_rules(model: RobustCMDP) -> bool:
-    reach = any(isinstance(constraint, Reach) for constraint in model.constraints)
-    return reach or model.allowed is not None
+def _has_reach_rules(model: RobustCMDP) -> bool:
+    return any(isinstance(constraint, Reach) for constraint in model.constraints)
 
 
 def attainable_values(layout: TableLayout) -> tuple[Float[np.ndarray, " m"], bool]:
@@ -328,45 +348,6 @@ def attainable_values(layout: TableLayout) -> tuple[Float[np.ndarray, " m"], boo
     pairs = list(zip(layout.model.constraints, best, strict=True))
     shown = np.array([constraint.shown(optimum.lower) for constraint, optimum in pairs])
     return shown, any(o.upper < constraint.utility_threshold for constraint, o in pairs)
-
-
-def _divide(
-    layout: TableLayout,
-    evaluation: Evaluation,
-    lagrangian: LagrangianBound,
-    target: float,
-    limits: TreeLimits,
-    progress: Callable[[TreeProgress], None] | None,
-) -> tuple[TreeResult, float, int]:
-    """Return the tree of occupancies, the best upper bound, and the number of boxes and regions.
-
-    Where the tree stops above the target, the bound by separated copies may be smaller.
-    """
-    worst = evaluation.reward.worst
-    cutoff = _cutoff(worst, target)
-    tree = occupancy_tree(
-        layout.model,
-        first_kernels(layout, evaluation, lagrangian),
-        cutoff,
-        limits._replace(seconds=_TREE_SHARE * limits.seconds),
-        lambda policy: further_kernels(layout.model, policy, cutoff),
-        progress,
-    )
-    upper = min(tree.value, lagrangian.value)
-    if upper <= cutoff or tree.interrupted:
-        return tree, upper, tree.nodes
-    try:
-        regions = branch_and_bound(
-            unpadded_table(layout.model),
-            lagrangian,
-            worst - evaluation.reward.error,
-            cutoff,
-            math.inf if limits.nodes is None else limits.nodes,
-            (1 - _TREE_SHARE) * limits.seconds,
-        )
-    except KeyboardInterrupt:  # the tree's bound stands
-        return tree, upper, tree.nodes
-    return tree, min(upper, max(regions.value, worst)), tree.nodes + regions.judged
 
 
 def _cutoff(reward: float, target: float) -> float:

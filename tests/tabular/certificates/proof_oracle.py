@@ -251,7 +251,7 @@ class Oracle:
         return bound < 0 if record["method"] == "infeasible" else Fraction(record["value"]) >= bound
 
     def divided(self, record):
-        """Return whether the tree proves its bound, with one dense program for every step."""
+        """Return whether the tree proves its bound, with its own program for every step."""
         table, cutoff = np.asarray(record["representative"]), Fraction(record["cutoff"])
         for s, a in np.ndindex(*table.shape):
             b = table[s, a]
@@ -262,61 +262,59 @@ class Oracle:
         kernels = [self.kernel(each["moves"]) for each in record["kernels"]]
         if any(q is None for q in kernels):
             return False
-        program = DenseProgram(self, table, kernels, cutoff)
-        boxes, bounds = [], []
-        steps = [[] for _ in range(1 + len(record["nodes"]))]
-        for step in record["steps"]:
-            steps[step["node"]].append(step)
-        for n, of_node in enumerate(steps):
-            if n == 0:
-                box, bound = program.everything(), None
-            else:
-                node = record["nodes"][n - 1]
-                box, bound = program.split(boxes[node["parent"]], node), bounds[node["parent"]]
-            waiting = []
-            for step in of_node:
-                if box is None:
-                    break
-                kind = step["kind"]
-                if kind == -3:
-                    for each in waiting:
-                        box = None if box is None else program.narrowed(box, *each)
-                    waiting = []
-                    continue
-                proved = program.dual(box, step)
-                if proved is None:
-                    return False
-                if kind == -2:
-                    if proved >= 0:
-                        return False
-                    box = None
-                    continue
-                if step["value"] is None or Fraction(step["value"]) < proved:
-                    return False
-                value = Fraction(step["value"])
-                if kind == -1:
-                    bound = value if bound is None else min(bound, value)
-                else:
-                    waiting.append((kind, value))
-            boxes.append(box)
-            bounds.append(bound)
-        parents = [node["parent"] for node in record["nodes"]]
-        for parent in set(parents):
-            two = [n for n in record["nodes"] if n["parent"] == parent]
-            covered = len(two) == 2 and two[0]["above"] != two[1]["above"]
-            if not covered or any(two[0][key] != two[1][key] for key in ("pair", "point")):
-                return False
-        leaves = [n for n in range(len(steps)) if n not in parents and boxes[n] is not None]
-        if any(bounds[n] is None for n in leaves):
-            return False
-        return Fraction(record["value"]) >= max([cutoff, *(bounds[n] for n in leaves)])
+        program = FractionProgram(self, table, kernels, cutoff)
+        proved = worst_leaf(program, record["tree"], program.everything(), program.limit)
+        return proved is not None and Fraction(record["value"]) >= proved
 
     def finite_radius(self):
         return np.where(np.isinf(self.radius), -1.0, self.radius)
 
 
-class DenseProgram:
-    """The linear program of a box as dense rows of fractions, in the order of the document."""
+def worst_leaf(program, node, region, bound):
+    """Return the largest bound of the leaves, or None if a step is not proved."""
+    waiting = []
+    for step in node["steps"]:
+        kind = step["kind"]
+        if kind == -3:
+            for each in waiting:
+                region = program.moved(region, *each)
+            waiting = []
+            continue
+        proved = program.dual(region, step)
+        if proved is None or (kind == -2 and proved >= 0):
+            return None
+        if kind >= 0 and not on_grid(step["slope"]):
+            return None
+        if kind == -2:
+            return program.cutoff
+        value = Fraction(step["value"])
+        if value < proved:
+            return None
+        if kind == -1:
+            bound = min(bound, value)
+        else:
+            waiting.append((kind, Fraction(step["slope"]), max(value, Fraction(0))))
+    if "place" not in node:
+        return max(bound, program.cutoff)
+    if not on_grid(node["point"]):
+        return None
+    found = []
+    for side in ("below", "above"):
+        part = program.split(region, node["place"], Fraction(node["point"]), side)
+        if part is not None and side not in node:
+            return None
+        found.append(
+            program.cutoff if part is None else worst_leaf(program, node[side], part, bound)
+        )
+    return None if None in found else max(found)
+
+
+def on_grid(number):
+    return number >= 0 and (Fraction(number) * 2**20).denominator == 1
+
+
+class FractionProgram:
+    """The linear program of a region as rows of fractions, in the order of the document."""
 
     def __init__(self, oracle, table, kernels, cutoff):
         S, A = table.shape
@@ -324,7 +322,7 @@ class DenseProgram:
         self.S, self.n, self.K = S, len(self.pairs), len(kernels)
         self.cutoff, self.oracle = cutoff, oracle
         self.group = [[j for j, (t, _) in enumerate(self.pairs) if t == s] for s in range(S)]
-        self.width = 1 + self.n + self.K * (self.n + S)
+        self.width = 1 + self.K * (self.n + S)
         self.flow = np.full((self.K, self.n, S), Fraction(0))
         self.mean = np.full((self.K, len(oracle.signals), self.n), Fraction(0))
         for k, q in enumerate(kernels):
@@ -333,29 +331,25 @@ class DenseProgram:
                 for i, c in enumerate(oracle.signals):
                     self.mean[k, i, j] = (q[s, a] * c[s, a]).sum()
         self.limit = max(cutoff, self.mean[:, 0].max() / (1 - oracle.gamma))
+        self.last = None, []
 
     def x(self, k, j):
-        return 1 + self.n + k * (self.n + self.S) + j
+        return 1 + k * (self.n + self.S) + j
 
     def visit(self, k, s):
         return self.x(k, self.n) + s
 
     def everything(self):
+        """Lower ends and upper ends of π, and the known ends of ratios: slope and slack."""
         low = [Fraction(len(self.group[s]) == 1) for s, _ in self.pairs]
-        visits = Fraction(1) / (1 - self.oracle.gamma)
-        return (
-            low,
-            [Fraction(1)] * self.n,
-            [Fraction(0)] * self.K * self.S,
-            [visits] * self.K * self.S,
-        )
+        return low, [Fraction(1)] * self.n, {}
 
-    def split(self, box, node):
-        if box is None:
-            return None
-        low, high, least, most = list(box[0]), list(box[1]), box[2], box[3]
-        (low if node["above"] else high)[node["pair"]] = Fraction(node["point"])
-        group = self.group[self.pairs[node["pair"]][0]]
+    def split(self, region, place, point, side):
+        if place >= self.n:
+            return self.moved(region, 2 * (place - self.n) + (side == "below"), point, Fraction(0))
+        low, high, ends = list(region[0]), list(region[1]), region[2]
+        (low if side == "above" else high)[place] = point
+        group = self.group[self.pairs[place][0]]
         new = {
             b: (
                 max(low[b], 1 - sum(high[c] for c in group if c != b)),
@@ -365,32 +359,24 @@ class DenseProgram:
         }
         for b, (down, up) in new.items():
             low[b], high[b] = down, up
-        return (
-            None if any(a > b for a, b in zip(low, high, strict=True)) else (low, high, least, most)
-        )
+        return None if any(a > b for a, b in zip(low, high, strict=True)) else (low, high, ends)
 
-    def narrowed(self, box, kind, value):
-        low, high, least, most = box[0], box[1], list(box[2]), list(box[3])
-        f = kind // 2
-        if kind % 2:
-            most[f] = min(most[f], value)
-        else:
-            least[f] = max(least[f], -value)
-        return None if least[f] > most[f] else (low, high, least, most)
+    def moved(self, region, kind, slope, slack):
+        return *region[:2], region[2] | {kind: (slope, slack)}
 
-    def rows(self, box):
-        """Yield coefficients, right-hand side and whether the row is an equation."""
-        low, high, least, most = box
+    def rows(self, region):
+        """Return entries by column, right-hand side and whether the row is an equation, for each row."""
+        if self.last[0] is not region:  # the steps of a node have the same rows
+            self.last = region, list(self._rows(region))
+        return self.last[1]
+
+    def _rows(self, region):
+        low, high, ends = region
         gamma = self.oracle.gamma
 
         def row(entries, b, equation):
-            dense = [Fraction(0)] * self.width
-            for v, value in entries:
-                dense[v] += value
-            return dense, b, equation
+            return [(v, value) for v, value in entries if value], b, equation
 
-        for group in self.group:
-            yield row([(1 + j, Fraction(1)) for j in group], Fraction(1), True)
         for k in range(self.K):
             for s, group in enumerate(self.group):
                 taken = ((self.x(k, j), Fraction(1)) for j in group)
@@ -405,42 +391,52 @@ class DenseProgram:
             for j, (s, _) in enumerate(self.pairs):
                 if len(self.group[s]) < 2:
                     continue
-                y, Y, pi = self.x(k, j), self.visit(k, s), 1 + j
-                l, u, lo, hi = low[j], high[j], least[k * self.S + s], most[k * self.S + s]  # noqa: E741
-                yield row([(y, Fraction(-1)), (Y, l), (pi, lo)], l * lo, False)
-                yield row([(y, Fraction(-1)), (Y, u), (pi, hi)], u * hi, False)
-                yield row([(y, Fraction(1)), (Y, -u), (pi, -lo)], -u * lo, False)
-                yield row([(y, Fraction(1)), (Y, -l), (pi, -hi)], -l * hi, False)
+                l, u = low[j], high[j]  # noqa: E741
+                f = (k - 1) * self.S + s
+                for number in range(4 if k else 2):
+                    from_above = number > 1 if k else number == 1
+                    upper = bool(k and number % 2)
+                    slope, slack = Fraction(0), Fraction(0)
+                    if k:
+                        known = ends.get(2 * f + upper)
+                        if known is None and upper:
+                            yield row([], Fraction(0), False)
+                            continue
+                        slope, slack = known or (slope, slack)
+                    sign = Fraction(1 if upper else -1)
+                    on_x, on_visit = (Fraction(-1), u) if from_above else (Fraction(1), -l)
+                    entries = [(self.x(k, j), sign * on_x), (self.visit(k, s), sign * on_visit)]
+                    entries += [(self.x(0, j), -sign * slope * on_x)]
+                    entries += [(self.visit(0, s), -sign * slope * on_visit)]
+                    yield row(entries, slack * (u - l), False)
 
-    def bounds(self, box):
-        low, high, least, most = box
+    def bounds(self):
         yield self.cutoff, self.limit
-        yield from zip(low, high, strict=True)
-        for k in range(self.K):
-            for j, (s, _) in enumerate(self.pairs):
-                yield low[j] * least[k * self.S + s], high[j] * most[k * self.S + s]
-            for s in range(self.S):
-                yield least[k * self.S + s], most[k * self.S + s]
+        for _ in range(self.width - 1):
+            yield Fraction(0), 1 / (1 - self.oracle.gamma)
 
-    def objective(self, kind):
+    def objective(self, kind, slope):
         c = [Fraction(0)] * self.width
         if kind == -1:
             c[0] = Fraction(1)
         elif kind >= 0:
-            c[self.visit(*divmod(kind // 2, self.S))] = Fraction(1 if kind % 2 else -1)
+            k, s = divmod(kind // 2, self.S)
+            sign = 1 if kind % 2 else -1
+            c[self.visit(k + 1, s)], c[self.visit(0, s)] = Fraction(sign), -sign * Fraction(slope)
         return c
 
-    def dual(self, box, step):
+    def dual(self, region, step):
         """Return the bound of weak duality, or None for a multiplier of the wrong sign."""
-        g, total = self.objective(step["kind"]), Fraction(0)
-        rows = list(self.rows(box))
+        g, total = self.objective(step["kind"], step.get("slope", 0)), Fraction(0)
+        rows = self.rows(region)
         for i, y in zip(step["rows"], step["multipliers"], strict=True):
-            coefficients, b, equation = rows[i]
+            entries, b, equation = rows[i]
             if y < 0 and not equation:
                 return None
-            g = [c - Fraction(y) * a for c, a in zip(g, coefficients, strict=True)]
+            for v, entry in entries:
+                g[v] -= Fraction(y) * entry
             total += Fraction(y) * b
-        ends = self.bounds(box)
+        ends = self.bounds()
         return total + sum(max(c * a, c * b) for c, (a, b) in zip(g, ends, strict=True))
 
 
@@ -451,87 +447,101 @@ def small_tree(oracle, moves, cutoff, depth=2, tighten=2):
     S, A = oracle.p.shape[:2]
     table = np.tile(np.arange(A), (S, 1))
     kernels = [oracle.kernel(each) for each in moves]
-    program = DenseProgram(oracle, table, kernels, Fraction(cutoff))
-    nodes, steps, leaves = [], [], []
+    program = FractionProgram(oracle, table, kernels, Fraction(cutoff))
 
-    def solved(box, kind):
-        """Return a step's multipliers, or None if the box has no policies above the cutoff."""
-        rows = list(program.rows(box))
+    def solved(region, kind, slope):
+        """Return multipliers and the kind: that of an empty region if no policy is left."""
+        rows = program.rows(region)
         equation = np.array([r[2] for r in rows])
-        matrix = np.array([r[0] for r in rows], float)
+        matrix = np.zeros((len(rows), program.width))
+        for i, (entries, _, _) in enumerate(rows):
+            for v, entry in entries:
+                matrix[i, v] += float(entry)
         right = np.array([r[1] for r in rows], float)
-        limits = [(float(a), float(b)) for a, b in program.bounds(box)]
-        objective = np.array(program.objective(kind), float)
-        found = scipy.optimize.linprog(
-            -objective,
-            matrix[~equation],
-            right[~equation],
-            matrix[equation],
-            right[equation],
-            limits,
-        )
-        if found.status == 0:
+        limits = [(float(a), float(b)) for a, b in program.bounds()]
+        objective = np.array(program.objective(kind, slope), float)
+
+        def multipliers(cost, matrix, limits):
+            found = scipy.optimize.linprog(
+                cost,
+                matrix[~equation],
+                right[~equation],
+                matrix[equation],
+                right[equation],
+                limits,
+            )
+            if found.status:
+                return None
             y = np.zeros(len(rows))
             y[equation], y[~equation] = -found.eqlin.marginals, -found.ineqlin.marginals
-            return np.where(equation, y, np.maximum(y, 0)), kind
+            return np.where(equation, y, np.maximum(y, 0)), found.x
+
+        found = multipliers(-objective, matrix, limits)
+        if found is not None:
+            return *found, kind
         slack = np.hstack([matrix, np.where(equation, 1.0, -1.0)[:, None] * np.eye(len(rows))])
         slack = np.hstack([slack, -np.eye(len(rows))[:, equation]])
-        cost = np.r_[np.zeros(program.width), np.ones(slack.shape[1] - program.width)]
-        found = scipy.optimize.linprog(
-            cost, slack[~equation], right[~equation], slack[equation], right[equation],
-            limits + [(0, None)] * (slack.shape[1] - program.width),
-        )  # fmt: skip
-        y = np.zeros(len(rows))
-        y[equation], y[~equation] = -found.eqlin.marginals, -found.ineqlin.marginals
-        return np.where(equation, y, np.maximum(y, 0)), -2
+        more = slack.shape[1] - program.width
+        cost = np.r_[np.zeros(program.width), np.ones(more)]
+        return *multipliers(cost, slack, limits + [(0, None)] * more), -2
 
-    def add(node, box, kind):
-        y, kind = solved(box, kind)
+    def add(node, region, kind, slope=0.0):
+        """Record a step; return what it proves and the solution, or None if the region is empty."""
+        y, point, kind = solved(region, kind, slope)
         used = np.flatnonzero(np.abs(y) > 1e-12)
-        step = {"node": node, "kind": int(kind), "value": None, "rows": used.tolist()}
+        step = {"kind": int(kind), "rows": used.tolist()}
+        step |= {"slope": slope} if kind >= 0 else {}
         step["multipliers"] = [round(v * 2**44) / 2**44 for v in y[used].tolist()]
-        steps.append(step)
-        proved = program.dual(box, step)
+        node["steps"].append(step)
+        proved = program.dual(region, step)
         if kind == -2:
             assert proved < 0
-            return None, None
+            return None
         step["value"] = float(np.nextafter(float(proved), np.inf))
-        return box, Fraction(step["value"])
+        return Fraction(step["value"]), point
 
-    def grow(node, box, level):
+    def grow(region, level):
+        """Return the node of a region and the largest bound of its leaves."""
+        node = {"steps": []}
+        first = add(node, region, -1)
+        if first is None:
+            return node, Fraction(cutoff)
+        bound, point = first
         ends = []
-        for f, side in itertools.product(range(tighten), (1, 0)):
-            if box is not None:
-                box, value = add(node, box, 2 * f + side)
-                ends.append((2 * f + side, value))
-        steps.append({"node": node, "kind": -3, "value": None, "rows": [], "multipliers": []})
+        for f, upper in itertools.product(range(min(tighten, (program.K - 1) * S)), (1, 0)):
+            k, s = divmod(f, S)
+            ratio = point[program.visit(k + 1, s)] / point[program.visit(0, s)]
+            slope = np.round(ratio * (1.5 if upper else 0.5) * 2**20) / 2**20
+            found = add(node, region, 2 * f + upper, float(slope))
+            if found is None:
+                return node, Fraction(cutoff)
+            ends.append((2 * f + upper, Fraction(slope), max(found[0], Fraction(0))))
+        node["steps"].append({"kind": -3, "rows": [], "multipliers": []})
         for end in ends:
-            box = None if box is None else program.narrowed(box, *end)
-        if box is None:
-            return
-        box, bound = add(node, box, -1)
-        if box is None:
-            return
+            region = program.moved(region, *end)
+        last = add(node, region, -1)
+        if last is None:
+            return node, Fraction(cutoff)
+        bound = min(bound, last[0])
         if level == depth:
-            leaves.append(bound)
-            return
-        pair = level % program.n
-        children = []
-        for above in (False, True):
-            nodes.append({"parent": node, "pair": pair, "point": 0.5, "above": above})
-            children.append((len(nodes), program.split(box, nodes[-1])))
-        for number, part in children:
+            return node, max(bound, Fraction(cutoff))
+        # A probability is divided first, then a ratio.
+        place = 0 if level == 0 or program.K == 1 else program.n
+        node |= {"place": place, "point": 0.5 if place == 0 else 1.0}
+        found = []
+        for side in ("below", "above"):
+            part = program.split(region, place, Fraction(node["point"]), side)
             if part is not None:
-                grow(number, part, level + 1)
+                node[side], worst = grow(part, level + 1)
+                found.append(worst)
+        return node, max(found)
 
-    grow(0, program.everything(), 0)
-    value = max([Fraction(cutoff), *leaves])
+    tree, value = grow(program.everything(), 0)
     return {
         "method": "occupancies",
         "value": float(np.nextafter(float(value), np.inf)),
         "cutoff": cutoff,
         "representative": table.tolist(),
         "kernels": [{"moves": each} for each in moves],
-        "nodes": nodes,
-        "steps": steps,
+        "tree": tree,
     }

@@ -54,7 +54,7 @@ def random_model(seed, shape=None):
     return model.replace(constraints=limits), policy
 
 
-def best_found(model, starts, rng, rounds=4, many=12):
+def best_found(model, starts, rng, rounds, many):
     """The best feasible policy of a random search around the best of the starts, by `hf.evaluate`."""
     best, reward = None, -np.inf
     tried, spread = starts, 0.3
@@ -68,15 +68,18 @@ def best_found(model, starts, rng, rounds=4, many=12):
     return reward
 
 
-def certified(seed, shape=None, nodes=None, seconds=30.0, starts=3, search=(6, 40)):
+def certified(seed, quick=False):
     """Return the certificate of RCPO's policy in a random model, and the best reward of a search.
 
-    The search starts from RCPO's policies of other starting points, among them local optima that differ
-    from the certified policy.
+    RCPO starts again from the policies that a short branch and bound could not exclude. The search
+    starts from RCPO's policies of other starting points, among them local optima that differ from the
+    certified policy. If `quick`, the model has one shape, and everything is shorter.
     """
-    model, policy = random_model(seed, shape)
-    found = hf.solve(model, iterations=60, initial_policy=policy)
-    certificate = hf.certify(model, found.policy, nodes=nodes, seconds=seconds, target=0.01)
-    others = [hf.solve(model, iterations=60, seed=each).policy for each in range(starts)]
-    rng = np.random.default_rng(seed)
-    return certificate, best_found(model, [*others, policy, found.policy], rng, *search)
+    model, policy = random_model(seed, (4, 2) if quick else None)
+    further = {} if quick else {"certify": True, "nodes": 20}
+    found = hf.solve(model, iterations=60, initial_policy=policy, **further).policy
+    certificate = hf.certify(model, found, nodes=60 if quick else None, seconds=30, target=0.01)
+    seeds, rng = range(1 if quick else 3), np.random.default_rng(seed)
+    others = [hf.solve(model, iterations=60, seed=each).policy for each in seeds]
+    rounds, many = (4, 12) if quick else (6, 40)
+    return certificate, best_found(model, [*others, policy, found], rng, rounds, many)

@@ -10,11 +10,11 @@ import pytest
 import holdfast as hf
 from holdfast.model.table import layout_of
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound, program_at
+from holdfast.tabular.evaluation import optimum
+from holdfast.tabular.evaluation.worst_case import worst_case
 
 CAMPAIGN = bool(os.environ.get("HOLDFAST_CAMPAIGN"))
 MODELS = 25 if CAMPAIGN else 5
-# Regions for the Gambler's certificate, and the gap that they reach.
-GAMBLER = (4500, 0.03) if CAMPAIGN else (40, 0.1)
 
 
 def tiny_model(seed, states):
@@ -128,6 +128,30 @@ def test_without_constraints_the_bound_is_the_robust_optimum(oracle):
     assert certificate.critical_factor == np.inf
 
 
+def test_rounding_of_large_values_ends_the_policy_iteration(monkeypatch):
+    """Values of 1e11 have brackets that are wide in absolute terms, and do not shrink to zero."""
+    rng = np.random.default_rng(0)
+    shape = (5, 3)
+    model = hf.RobustCMDP(
+        transitions=rng.dirichlet(np.full(5, 0.5), shape),
+        reward=1e5 * rng.normal(size=shape),
+        discount=0.999999,
+        uncertainty=hf.ChiSquare(0.1),
+    )
+    rounds = []
+
+    def counted(*arguments, **options):
+        rounds.append(1)
+        return worst_case(*arguments, **options)
+
+    monkeypatch.setattr(optimum, "worst_case", counted)
+    with jax.enable_x64(True):
+        table = layout_of(model).table
+        found = optimum.robust_optimum(table, table.signals[0])
+    assert len(rounds) <= 20
+    assert 0 <= found.upper - found.lower <= 1e-6 * abs(found.upper)
+
+
 def test_constraints_that_exclude_each_other_are_proved_infeasible():
     """Each can be met alone, both together under no kernel: the bound falls without end."""
     flip = np.array([[1.0, 0.0]])
@@ -145,13 +169,18 @@ def test_constraints_that_exclude_each_other_are_proved_infeasible():
     np.testing.assert_allclose(certificate.attainable, [10.0, 10.0])
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("name", "nodes", "most"),
-    [("n-chain", 0, 0.005), ("frozen-lake", 600, 0.01), ("gambler", *GAMBLER)],
+    [("n-chain", 0, 0.005), ("frozen-lake", None, 0.01), ("gambler", None, 0.02)],
 )
 def test_the_gaps_of_the_papers_models(name, nodes, most):
-    """What the documentation promises; `benchmarks/certified_gap.py` prints it from several starts."""
+    """What only the tree attains: the Lagrangian bound alone has gaps of 1.7 % on Frozen-Lake and of
+    4.5 % on Gambler.
+
+    `benchmarks/certified_gap.py` prints the gaps of all models; Gambler's takes seconds to get to 1 %.
+    """
     model = hf.environments.MODELS[name]()
     policy = hf.solve(model, "rcpo", iterations=100).policy
-    assert hf.certify(model, policy, nodes=nodes).gap <= most
+    certificate = hf.certify(model, policy, nodes=nodes, target=most, seconds=600)
+    assert certificate.gap <= most
+    assert (certificate.proof is None) == (nodes == 0)

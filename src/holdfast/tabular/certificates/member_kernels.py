@@ -7,6 +7,7 @@ from jaxtyping import Float
 
 from holdfast.model import Kernel, RobustCMDP
 from holdfast.model.table import TableLayout
+from holdfast.tabular.certificates.occupancy_model import kernel_of_all_steps, policy_of_all_steps
 from holdfast.tabular.certificates.upper_bound import LagrangianBound, worst_kernel_at
 from holdfast.tabular.evaluate import Evaluation, evaluate
 
@@ -23,23 +24,33 @@ _BINDING = 1e-3
 def first_kernels(
     layout: TableLayout, evaluation: Evaluation, bound: LagrangianBound
 ) -> list[np.ndarray | Kernel]:
-    """Return a policy's worst kernels for reward and binding constraints, and the bound's own."""
+    """Return a policy's worst kernels for reward and binding constraints, and the bound's own.
+
+    The steps of a horizon are further states of the kernels.
+    """
     found: list[np.ndarray | Kernel] = [evaluation.reward.kernel]
     for constraint in evaluation.constraints:
         if constraint.margin <= _BINDING * max(1.0, abs(constraint.worst)):
             found.append(constraint.kernel)
     found.append(layout.kernel(worst_kernel_at(layout.table, bound)))
-    return [strict_member(layout.model, kernel) for kernel in found]
+    return [_serving(layout.model, kernel) for kernel in found]
 
 
 def further_kernels(
-    model: RobustCMDP, policy: Float[np.ndarray, "S A"], cutoff: float
+    model: RobustCMDP, policy: Float[np.ndarray, "n A"], cutoff: float
 ) -> list[np.ndarray | Kernel]:
-    """Return the worst kernels under which a policy misses the cutoff or a constraint."""
-    evaluation = evaluate(model, policy)
+    """Return the worst kernels under which a policy misses the cutoff or a constraint.
+
+    The steps of a horizon are further states of the policy and of the kernels.
+    """
+    evaluation = evaluate(model, policy_of_all_steps(model, policy))
     found = [evaluation.reward.kernel] if not evaluation.reward.worst >= cutoff else []
     found += [each.kernel for each in evaluation.constraints if not each.margin >= 0]
-    return [strict_member(model, kernel) for kernel in found]
+    return [_serving(model, kernel) for kernel in found]
+
+
+def _serving(model: RobustCMDP, kernel: np.ndarray | Kernel) -> np.ndarray | Kernel:
+    return kernel_of_all_steps(model, strict_member(model, kernel))
 
 
 def strict_member(model: RobustCMDP, kernel: np.ndarray | Kernel) -> np.ndarray | Kernel:

@@ -1,29 +1,35 @@
-"""The linear program over occupancies that bounds the reward of all policies in a box.
+"""The linear program over occupancies that bounds the reward of all policies in a region.
 
-Any kernel q of the set gives V_q ≥ V, so that nature confined to a few kernels q_1, …, q_K is a
+Any kernel q of the set gives V_q ≥ V, so that nature confined to a few kernels q_0, …, q_{K−1} is a
 relaxation. Under q_k a policy π has the discounted visits X_k(s) and x_k(s, a) = π(a|s)·X_k(s). They
 satisfy the flow equations of q_k; a feasible policy satisfies every constraint under every q_k, and
-its worst-case reward t is at most r·x_k for every k. The products are the only part that is not linear.
-For l ≤ π ≤ u and L ≤ X ≤ H they satisfy McCormick's inequalities, which come from
-(π − l)(X − L) ≥ 0 and its three relatives.
+its worst-case reward t is at most r·x_k for every k.
+
+Only the products are not linear: all copies have the same π. The program does not contain π. It compares
+every copy with the copy of q_0, by the ratio of their visits. If l ≤ π ≤ u and
+a·X_0 − α ≤ X_k ≤ b·X_0 + β, then (π − l)·(X_k − a·X_0 + α) ≥ 0 and its three relatives are linear in the
+products. Where the ratio or the probability is known, they are equations. A state has as many unknown
+ratios as there are further kernels, however many actions it has.
 
 Actions with identical rows, signals and sets are interchangeable. One *representative* stands for all
 of them, and the *pairs* (s, a) below are those of representatives, j = 0, …, n − 1 in row-major order;
-s_j is the state of pair j. A node of the search is a box l ≤ π ≤ u with intervals [L_k(s), H_k(s)].
+s_j is the state of pair j. A node of the search is a box l ≤ π ≤ u with a *cone* (a, α, b, β) for every
+k ≥ 1 and s, numbered f = (k − 1)·S + s; b may be infinite. With a horizon the states are those of all
+steps (`occupancy_model`), and γ is zero after the last one.
 
-The variables, in this order: t; π(j) for j < n; then for each k, x_k(j) for j < n and X_k(s) for
-s < S. Their bounds: t in [cutoff, reward_limit], π(j) in [l_j, u_j], x_k(j) in
-[l_j·L_k(s_j), u_j·H_k(s_j)], X_k(s) in [L_k(s), H_k(s)].
+The variables, in this order: t; then for each k, x_k(j) for j < n and X_k(s) for s < S. Their bounds: t
+in [cutoff, reward_limit], the others in [0, visit_limit].
 
-The rows, in this order: the equation Σ_j π(j) = 1 over the pairs of s, for each s; then for each k
+The rows, in this order, for each k:
 
 1. for each s, the equation Σ_j x_k(j) − X_k(s) = 0, over the pairs of s;
 2. for each s', the equation X_k(s') − γ Σ_j q_k(s'|j)·x_k(j) = ρ(s');
 3. for each constraint i, −Σ_j u_i(j)·x_k(j) ≤ −d_i, u_i(j) the mean of its utility under q_k;
 4. t − Σ_j r(j)·x_k(j) ≤ 0, r(j) the mean reward under q_k;
-5. for each pair j of a state with at least two pairs, with x = x_k(j), X = X_k(s_j), π = π(j) and the
-   bounds l, u, L, H of that pair, the four rows
-   −x + l·X + L·π ≤ l·L,  −x + u·X + H·π ≤ u·H,  x − u·X − L·π ≤ −u·L,  x − l·X − H·π ≤ −l·H.
+5. for each pair j of a state with at least two pairs, with D_k = x_k(j) − l·X_k(s_j) and
+   U_k = u·X_k(s_j) − x_k(j): for k = 0 the two rows −D_0 ≤ 0, −U_0 ≤ 0; for k ≥ 1 the four rows
+   −D_k + a·D_0 ≤ α·(u − l),  D_k − b·D_0 ≤ β·(u − l),  −U_k + a·U_0 ≤ α·(u − l),
+   U_k − b·U_0 ≤ β·(u − l); those with an infinite b are empty.
 
 A further kernel appends variables and rows, and leaves the numbers of the others as they are.
 
@@ -44,30 +50,38 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from holdfast.model import Kernel, RobustCMDP
+from holdfast.model import Kernel
+from holdfast.tabular.certificates.occupancy_model import OccupancyModel, rows_of
 
 _EPS = np.finfo(float).eps
-# Roundings of one term beyond the length of its sum: normalising and multiplying a coefficient,
-# multiplying it by a multiplier, and by the bound of a variable, with room to spare.
+# Roundings of one term beyond the length of its sum: normalising and multiplying a coefficient, dividing
+# it by the number of steps, multiplying it by a multiplier, and by the bound of a variable, with room to
+# spare.
 _TERM_ROUNDINGS = 16
 # Factor on sums of error bounds, which are themselves rounded.
 _OUTWARD = 1 + 1e-9
+# Visits added to every pair when a policy is computed from visits: it is uniform where there are none.
+_LEAST_VISITS = 1e-12
 
 
-class PolicyBox(NamedTuple):
-    """A node's bounds.
+class PolicyRegion(NamedTuple):
+    """A node's knowledge of policies and of ratios of visits.
 
     Attributes:
-        lower: least probability of each pair, (n,).
-        upper: largest probability of each pair, (n,).
-        least: lower ends of the visits X_k(s), (K·S,).
-        most: upper ends of the visits, (K·S,).
+        lower: least probability of each pair, l, (n,).
+        upper: largest probability of each pair, u, (n,).
+        least: a in X_k ≥ a·X_0 − α, (cones,).
+        least_slack: α, (cones,).
+        most: b in X_k ≤ b·X_0 + β, (cones,); may be inf.
+        most_slack: β, (cones,).
     """
 
     lower: Float[np.ndarray, " n"]
     upper: Float[np.ndarray, " n"]
-    least: Float[np.ndarray, " visits"]
-    most: Float[np.ndarray, " visits"]
+    least: Float[np.ndarray, " cones"]
+    least_slack: Float[np.ndarray, " cones"]
+    most: Float[np.ndarray, " cones"]
+    most_slack: Float[np.ndarray, " cones"]
 
 
 class LinearProgram(NamedTuple):
@@ -98,7 +112,7 @@ class OccupancyProgram:
         kernels: number of kernels K.
         cutoff: least reward of the policies under consideration.
         reward_limit: upper bound on t.
-        visit_limit: upper bound on every X_k(s), at least 1/(1−γ).
+        visit_limit: upper bound on every X_k(s), at least Σ_t γ^t.
         starts: position of the first entry of each row, (rows + 1,).
         columns: column of each entry.
         row_of: row of each entry.
@@ -140,80 +154,97 @@ class OccupancyProgram:
     @property
     def width(self) -> int:
         """Number of variables."""
-        return 1 + self.pairs + self.kernels * (self.pairs + self.states)
+        return 1 + self.kernels * (self.pairs + self.states)
+
+    @property
+    def cones(self) -> int:
+        """Number of pairs of a further kernel and a state."""
+        return (self.kernels - 1) * self.states
 
     @functools.cached_property
     def divisible(self) -> Bool[np.ndarray, " n"]:
         """Whether the state of each pair has at least two pairs."""
         return np.bincount(self.pair_states, minlength=self.states)[self.pair_states] > 1
 
-    def visit_column(self, f: int) -> int:
-        """Return the column of X_k(s), where f = k·S + s."""
+    def cone_columns(self, f: int) -> tuple[int, int]:
+        """Return the columns of X_k(s) and X_0(s), where f = (k − 1)·S + s."""
         k, s = divmod(f, self.states)
-        return 1 + self.pairs + k * (self.pairs + self.states) + self.pairs + s
+        reference = 1 + self.pairs + s
+        return reference + (k + 1) * (self.pairs + self.states), reference
+
+    def taken(self, point: Float[np.ndarray, " columns"]) -> Float[np.ndarray, "K n"]:
+        """Return x_k(j) of a point."""
+        return point[1:].reshape(self.kernels, -1)[:, : self.pairs]
+
+    def visits(self, point: Float[np.ndarray, " columns"]) -> Float[np.ndarray, "K S"]:
+        """Return X_k(s) of a point."""
+        return point[1:].reshape(self.kernels, -1)[:, self.pairs :]
 
     def policy(self, point: Float[np.ndarray, " columns"]) -> Float[np.ndarray, " n"]:
-        """Return π of a point, (n,)."""
-        return point[1 : 1 + self.pairs]
+        """Return the policy with the frequencies of all copies together; uniform where none comes."""
+        taken = np.maximum(self.taken(point).sum(0), 0.0) + _LEAST_VISITS
+        return taken / np.bincount(self.pair_states, taken, self.states)[self.pair_states]
 
     def slack(self, point: Float[np.ndarray, " columns"]) -> Float[np.ndarray, "K n"]:
         """Return |x_k(j) − π(j)·X_k(s_j)| of a point: how far each product is from being one."""
-        blocks = point[1 + self.pairs :].reshape(self.kernels, -1)
-        taken, visits = blocks[:, : self.pairs], blocks[:, self.pairs :]
-        return np.abs(taken - self.policy(point) * visits[:, self.pair_states])
+        visits = self.visits(point)[:, self.pair_states]
+        return np.abs(self.taken(point) - self.policy(point) * visits)
 
-    def everything(self) -> PolicyBox:
-        """Return the box of all policies."""
-        count = self.kernels * self.states
-        return PolicyBox(
+    def everything(self) -> PolicyRegion:
+        """Return the region of all policies, with no knowledge of the ratios."""
+        nothing = np.zeros(self.cones)
+        return PolicyRegion(
             lower=np.where(self.divisible, 0.0, 1.0),
             upper=np.ones(self.pairs),
-            least=np.zeros(count),
-            most=np.full(count, self.visit_limit),
+            least=nothing,
+            least_slack=nothing,
+            most=np.full(self.cones, np.inf),
+            most_slack=nothing,
         )
 
-    def extended(self, box: PolicyBox) -> PolicyBox:
-        """Return a box of a program with fewer kernels, with no knowledge of the further visits."""
-        more = self.kernels * self.states - len(box.least)
-        return box._replace(
-            least=np.append(box.least, np.zeros(more)),
-            most=np.append(box.most, np.full(more, self.visit_limit)),
-        )
+    def extended(self, region: PolicyRegion) -> PolicyRegion:
+        """Return a region of a program with fewer kernels, with no knowledge of the further ratios."""
+        known, new = len(region.least), self.everything()
+        ends = [np.append(old, end[known:]) for old, end in zip(region[2:], new[2:], strict=True)]
+        return PolicyRegion(region.lower, region.upper, *ends)
 
-    def at(self, box: PolicyBox) -> LinearProgram:
+    def at(self, region: PolicyRegion) -> LinearProgram:
         """Return the program of a node."""
-        least, most = (end.reshape(self.kernels, self.states) for end in (box.least, box.most))
-        low, high = least[:, self.pair_states], most[:, self.pair_states]
-        # The products are rounded outwards, to either side of the exact ones.
-        lower = np.hstack([box.lower * low * (1 - 2 * _EPS), least]).ravel()
-        upper = np.hstack([box.upper * high * (1 + 2 * _EPS), most]).ravel()
         chosen = self.divisible
-        L, H = low[:, chosen].ravel(), high[:, chosen].ravel()
-        l, u = (np.tile(end[chosen], self.kernels) for end in (box.lower, box.upper))  # noqa: E741
-        one = np.ones_like(l)
+        l, u = region.lower[chosen], region.upper[chosen]  # noqa: E741
+        one, states = np.ones_like(l), self.pair_states[chosen]
+        a, alpha, b, beta = (end.reshape(-1, self.states)[:, states] for end in region[2:])
+        finite = np.isfinite(b)
+        f, b = finite.astype(float), np.where(finite, b, 0.0)
         entries, right = self._entries.copy(), self._right.copy()
-        products = np.stack([-one, l, L, -one, u, H, one, -u, -L, one, -l, -H], axis=1)
-        entries[self._is_product[self.row_of]] = products.ravel()
-        right[self._is_product] = np.stack([l * L, u * H, -u * L, -l * H], axis=1).ravel()
-        return LinearProgram(
-            entries=entries,
-            right=right,
-            lower=np.concatenate([[self.cutoff], box.lower, lower]),
-            upper=np.concatenate([[self.reward_limit], box.upper, upper]),
-        )
+        first = np.stack([-one, l, one, -u], axis=-1)
+        minus = np.broadcast_to(-one, a.shape)
+        rows = [minus, l - 0 * a, a, -a * l, f, -f * l, -b, b * l]
+        rows += [-minus, -u - 0 * a, -a, a * u, -f, f * u, b, -b * u]
+        products = np.append(first.ravel(), np.stack(rows, axis=-1).ravel())
+        entries[self._is_product[self.row_of]] = products
+        slack = np.stack([alpha, beta, alpha, beta], axis=-1) * (u - l)[:, None]
+        right[self._is_product] = np.append(np.zeros(2 * len(l)), slack.ravel())
+        upper = np.full(self.width, self.visit_limit)
+        lower = np.zeros(self.width)
+        lower[0], upper[0] = self.cutoff, self.reward_limit
+        return LinearProgram(entries, right, lower, upper)
 
-    def needed(self, box: PolicyBox) -> Bool[np.ndarray, " rows"]:
-        """Return the rows that the others do not imply.
+    def needed(self, region: PolicyRegion) -> Bool[np.ndarray, " rows"]:
+        """Return the rows that are not empty and that the others do not imply.
 
-        Where u_j is 1 less the sum of the other lower bounds of its state, McCormick's rows with u_j are
-        sums of those with the lower bounds of the other pairs.
+        Where u_j is 1 less the sum of the other lower bounds of its state, the rows with u_j are sums of
+        those with the lower bounds of the other pairs.
         """
-        sums = np.bincount(self.pair_states, weights=box.lower, minlength=self.states)
-        implied = box.upper >= 1 - (sums[self.pair_states] - box.lower)
-        four = np.array([False, True, True, False])
+        chosen = self.divisible
+        sums = np.bincount(self.pair_states, weights=region.lower, minlength=self.states)
+        own = (region.upper < 1 - (sums[self.pair_states] - region.lower))[chosen]
+        most = region.most.reshape(-1, self.states)[:, self.pair_states[chosen]]
+        finite, own_too = np.isfinite(most), np.broadcast_to(own, most.shape)
+        first = np.stack([np.ones_like(own), own], axis=-1)
+        others = np.stack([np.ones_like(finite), finite, own_too, finite & own_too], axis=-1)
         needed = np.ones(self.rows, bool)
-        left_out = np.tile((implied[self.divisible][:, None] & four).ravel(), self.kernels)
-        needed[self._is_product] = ~left_out
+        needed[self._is_product] = np.append(first.ravel(), others.ravel())
         return needed
 
     def proved_bound(
@@ -239,37 +270,33 @@ class OccupancyProgram:
 
 
 def occupancy_program(
-    model: RobustCMDP,
-    kernels: list[np.ndarray | Kernel],
-    representative: Int[np.ndarray, "S A"],
-    cutoff: float,
+    model: OccupancyModel, kernels: list[np.ndarray | Kernel], cutoff: float
 ) -> OccupancyProgram:
     """Return the program for a model and members of its uncertainty set.
 
     Arguments:
         model: the model.
-        kernels: members of the set, in the form of the model's kernel. Rows are normalised again.
-        representative: the action that stands for each action, from `representatives`.
+        kernels: members of the set, from `kernel_of_all_steps`. Rows are normalised again.
         cutoff: least reward of the policies under consideration.
     """
-    states, actions = np.nonzero(representative == np.arange(model.actions))
-    S, n = model.states, len(states)
-    initial = np.asarray(model.initial, float)
+    representative, initial = model.representative, model.initial
+    states, actions = np.nonzero(representative == np.arange(representative.shape[1]))
+    S, n = len(initial), len(states)
     own = [np.flatnonzero(states == s) for s in range(S)]
     pairs = np.arange(n)
-    rows: list[_Row] = [_Row(1 + own[s], np.ones(len(own[s])), 1.0, "=") for s in range(S)]
+    rows: list[_Row] = []
     largest, longest = -np.inf, 0
     for k, kernel in enumerate(kernels):
-        taken = 1 + n + k * (n + S) + pairs
-        visits = 1 + n + k * (n + S) + n + np.arange(S)
+        taken = 1 + k * (n + S) + pairs
+        visits = 1 + k * (n + S) + n + np.arange(S)
         successors, q = rows_of(kernel)
         q = q[states, actions]
         q = q / q.sum(-1, keepdims=True)
         longest = max(longest, q.shape[-1])
         flow = np.zeros((n, S))
         target = np.arange(S) if successors is None else successors[states, actions]
-        np.add.at(flow, (pairs[:, None], target), model.discount * q)
-        utilities = [_mean(c.utility[states, actions], q) for c in model.constraints]
+        np.add.at(flow, (pairs[:, None], target), model.discount[states, None] * q)
+        utilities = [_mean(utility[states, actions], q) for utility in model.utilities]
         reward, size = _mean(model.reward[states, actions], q)
         largest = max(largest, float((reward + 4 * longest * _EPS * size).max()))
 
@@ -281,18 +308,19 @@ def occupancy_program(
             columns = np.append(visits[s], taken[into])
             entries = np.append(1.0, -flow[into, s])
             rows.append(_Row(columns, entries, float(initial[s]), "="))
-        for constraint, (mean, mean_size) in zip(model.constraints, utilities, strict=True):
-            rows.append(_Row(taken, -mean, -constraint.utility_threshold, "<", mean_size))
+        for threshold, (mean, mean_size) in zip(model.thresholds, utilities, strict=True):
+            rows.append(_Row(taken, -mean, -threshold, "<", mean_size))
         columns = np.append(0, taken)
         rows.append(_Row(columns, np.append(1.0, -reward), 0.0, "<", np.append(1.0, size)))
         for j in pairs[[len(own[s]) > 1 for s in states]]:
-            columns = np.array([taken[j], visits[states[j]], 1 + j])
-            rows += [_Row(columns, np.zeros(3), 0.0, "product")] * 4
+            columns = np.array([taken[j], visits[states[j]], 1 + j, 1 + n + states[j]])
+            columns, count = (columns, 4) if k else (columns[:2], 2)
+            rows += [_Row(columns, np.zeros(len(columns)), 0.0, "product")] * count
     lengths = [len(row.columns) for row in rows]
     columns = np.concatenate([row.columns for row in rows]).astype(np.int32)
     # Every sum has at most as many terms as there are rows and variables.
     roundings = len(rows) + columns.max() + 1 + longest + S + _TERM_ROUNDINGS
-    above = largest * (1 + np.sign(largest) * 8 * _EPS) / (1 - model.discount)
+    above = largest * (1 + np.sign(largest) * 8 * _EPS) * model.visits
     return OccupancyProgram(
         representative=representative,
         pair_states=states,
@@ -300,7 +328,7 @@ def occupancy_program(
         kernels=len(kernels),
         cutoff=float(cutoff),
         reward_limit=max(float(cutoff), float(above)),
-        visit_limit=(1 + 4 * _EPS) / (1 - model.discount),
+        visit_limit=model.visits,
         starts=np.append(0, np.cumsum(lengths)).astype(np.int32),
         columns=columns,
         row_of=np.repeat(np.arange(len(rows)), lengths),
@@ -311,34 +339,6 @@ def occupancy_program(
         _is_product=np.array([row.kind == "product" for row in rows]),
         _roundings=float(roundings),
     )
-
-
-def representatives(model: RobustCMDP) -> Int[np.ndarray, "S A"]:
-    """Return the first action of each state that has the same row, signals and set as each action.
-
-    Example:
-        >>> import holdfast as hf
-        >>> representatives(hf.environments.gambler())[2]     # stakes are cut to the balance of 2
-        array([0, 1, 1, 1, 1, 1, 1, 1])
-    """
-    shape = model.states, model.actions
-    uncertainty = model.uncertainty
-    assert uncertainty is not None
-    fields = uncertainty.to_arrays()[1]
-    parts = [model.nominal, model.reward, *(c.signal for c in model.constraints)]
-    parts += [f for name, f in fields.items() if name not in uncertainty.shared and f.ndim >= 2]
-    if isinstance(model.transitions, Kernel):
-        parts.append(model.transitions.successors)
-    keys = np.concatenate([np.asarray(p, float).reshape(*shape, -1) for p in parts], axis=-1)
-    same = (keys[:, :, None] == keys[:, None]).all(-1)
-    return same.argmax(-1)
-
-
-def rows_of(kernel: np.ndarray | Kernel) -> tuple[np.ndarray | None, np.ndarray]:
-    """Return successors (None if dense) and probabilities."""
-    if isinstance(kernel, Kernel):
-        return kernel.successors, kernel.probabilities
-    return None, kernel
 
 
 def _mean(signal: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import highspy
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.tabular.certificates.occupancy_program import OccupancyProgram, PolicyBox
+from holdfast.tabular.certificates.occupancy_program import OccupancyProgram, PolicyRegion
 
 # Tolerances of the solver. They affect how tight the proved bounds are, and not whether they hold.
 _TOLERANCE = 1e-8
@@ -58,11 +58,11 @@ class OccupancySolver:
         for name, value in options.items():
             self._highs.setOptionValue(name, value)
 
-    def load(self, box: PolicyBox, basis: Basis | None = None) -> None:
+    def load(self, region: PolicyRegion, basis: Basis | None = None) -> None:
         """Load a node's program, and the basis of a similar one with the same kernels."""
         shared = self.shared
-        self.program = program = shared.at(box)
-        self._kept = kept = shared.needed(box)
+        self.program = program = shared.at(region)
+        self._kept = kept = shared.needed(region)
         used = kept[shared.row_of]
         lp = highspy.HighsLp()
         lp.sense_ = highspy.ObjSense.kMaximize
@@ -97,7 +97,7 @@ class OccupancySolver:
     def maximise(self, objective: Float[np.ndarray, " columns"]) -> ProvedBound:
         """Return a proved upper bound on an objective over the loaded program."""
         shared, highs = self.shared, self._highs
-        # The last basis is feasible for another objective, and dual feasible for another box.
+        # The last basis is feasible for another objective, and dual feasible for another region.
         highs.setOptionValue("simplex_strategy", _PRIMAL if self._feasible else _DUAL)
         highs.changeColsCost(shared.width, np.arange(shared.width, dtype=np.int32), objective)
         highs.run()

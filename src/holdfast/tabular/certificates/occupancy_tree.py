@@ -1,18 +1,21 @@
-"""Branch and bound over boxes of policies, with the linear program over occupancies as its bound.
+"""Branch and bound over regions of policies, with the linear program over occupancies as its bound.
 
 A node is closed when its bound is at most the cutoff, a little above the reward of the policy at hand,
-or when its program is empty. An open node first narrows the intervals of its visits: each end is
-optimised over the node's own program (optimality-based bound tightening). Then the box is divided at a
-probability whose products are far from being products, the one whose parts promise the lowest bounds.
-The open node with the largest bound is next, so that an interrupted search has the best bound it can
-have. Where the solution of a node is a policy, its own worst kernels join the program.
+or when its program is empty. An open node first narrows its ratios of visits: each end is optimised over
+the node's own program (optimality-based bound tightening). Then it is divided at a probability or at a
+ratio whose products are far from being products, the one whose parts promise the lowest bounds. The open
+node with the largest bound is next, so that an interrupted search has the best bound it can have. Where
+the policy of a node's solution is itself above the cutoff under all kernels, only further kernels can
+lower the bound, and its own worst kernels join the program.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,13 +23,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.model import Kernel, RobustCMDP
+from holdfast.model import Kernel
+from holdfast.tabular.certificates.occupancy_division import (
+    GRID,
+    NO_SLACK,
+    DivisionGains,
+    OpenNode,
+    divided,
+    slack_by_state,
+    visit_ratios,
+)
+from holdfast.tabular.certificates.occupancy_model import OccupancyModel, rows_of
 from holdfast.tabular.certificates.occupancy_program import (
-    OccupancyProgram,
-    PolicyBox,
+    PolicyRegion,
     occupancy_program,
-    representatives,
-    rows_of,
 )
 from holdfast.tabular.certificates.occupancy_proof import (
     EMPTY,
@@ -41,43 +51,35 @@ if TYPE_CHECKING:
 
 # Rounds of narrowing at the root and at other nodes. A round follows if the last one moved the bound by
 # this share of its distance from the cutoff.
-_ROOT_ROUNDS, _ROUNDS, _WORTH_ANOTHER = 8, 1, 0.1
-# An end of an interval is moved if that narrows the interval by this share.
+_ROOT_ROUNDS, _ROUNDS, _WORTH_ANOTHER = 3, 1, 0.1
+# An end of a ratio is moved if that changes it by this share.
 _LEAST_NARROWING = 0.01
-# Products closer than this, relative to all visits, are products: dividing would not change them.
-_NO_SLACK = 1e-6
-# Probabilities known to this width are not divided further.
-_WIDTH = 1e-5
-# Points of division are multiples of this, so that sums of probabilities are exact.
-_GRID = 2.0**-20
-# The point of division: the solution's probability, moved by this share towards the middle, and at least
-# this share of the width away from the ends.
-_TO_MIDDLE, _FROM_ENDS = 0.3, 0.15
-# Pairs that are compared for a division, those with the most slack and at least this share of the
-# largest slack, and the number of divisions after which their gains are estimated and not computed.
-_CANDIDATES, _LEAST_SHARE, _RELIABLE = 8, 0.05, 8
-# Least gain in a product of two gains, as a share of the distance from the cutoff.
-_LEAST_GAIN = 1e-4
+# Limit on the linear programs for one end. Dinkelbach's method converges faster than linearly.
+_RATIO_ROUNDS = 6
+# An end is found where the visits exceed it by at most this share of all visits, as far as can be
+# proved. What the solver's tolerances cost is some 1e-8.
+_ATTAINED = 1e-6
 # Number of policies that are returned: the first ones, and the last one found.
 _POLICIES = 4
 
 
-class _Open(NamedTuple):
-    """An open node: its number, bound, box, the solution of its program, and its basis."""
-
-    number: int
-    bound: float
-    box: PolicyBox
-    point: Float[np.ndarray, " columns"]
-    basis: Basis | None
-
-
 class TreeProgress(NamedTuple):
-    """The state of a search: nodes so far, bound so far, seconds so far."""
+    """The state of a search.
+
+    Attributes:
+        nodes: number of nodes so far.
+        bound: upper bound so far.
+        seconds: seconds so far.
+        gap: relative distance of the certified reward from the bound, which `certify` sets.
+    """
 
     nodes: int
     bound: float
     seconds: float
+    gap: float = math.nan
+
+    def __str__(self) -> str:
+        return f"{self.bound:.6g}, gap {100 * self.gap:.2g} %, {self.nodes} boxes"
 
 
 class TreeLimits(NamedTuple):
@@ -95,14 +97,12 @@ class TreeResult(NamedTuple):
         nodes: number of nodes.
         proof: the record that proves it.
         policies: a few policies of the relaxation, (S, A) each, the root's own first.
-        interrupted: whether a KeyboardInterrupt ended the search.
     """
 
     value: float
     nodes: int
     proof: OccupancyProof
     policies: tuple[Float[np.ndarray, "S A"], ...]
-    interrupted: bool
 
 
 # From a policy (S, A): the worst kernels of the signals that keep it from being feasible and at least as
@@ -111,7 +111,7 @@ FindKernels = Callable[[Float[np.ndarray, "S A"]], list[np.ndarray | Kernel]]
 
 
 def occupancy_tree(
-    model: RobustCMDP,
+    model: OccupancyModel,
     kernels: list[np.ndarray | Kernel],
     cutoff: float,
     limits: TreeLimits,
@@ -132,12 +132,9 @@ def occupancy_tree(
         progress: function called after each division.
     """
     search = _Search(model, distinct([], kernels), cutoff, limits, find_kernels)
-    interrupted = False
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         search.run(progress)
-    except KeyboardInterrupt:
-        interrupted = True
-    return search.result(interrupted)
+    return search.result()
 
 
 def distinct(
@@ -157,7 +154,7 @@ def distinct(
 
 @dataclasses.dataclass
 class _Search:
-    model: RobustCMDP
+    model: OccupancyModel
     kernels: list[np.ndarray | Kernel]
     cutoff: float
     limits: TreeLimits
@@ -166,24 +163,23 @@ class _Search:
     def __post_init__(self) -> None:
         self.started = time.perf_counter()
         self.recorder = ProofRecorder()
-        self.merged = representatives(self.model)
-        self.heap: list[tuple[float, int, _Open]] = []
+        self.heap: list[tuple[float, int, OpenNode]] = []
         # The bounds of closed nodes, and of nodes that were being processed when the search ended.
         self.closed = -np.inf
         self.pending: list[float] = []
         self.policies: list[np.ndarray] = []
+        self.gains = DivisionGains.none()
         self._use_kernels()
-        # Sums of what the parts of divisions at each pair gained, by slack, and their numbers.
-        self.gains, self.tries = np.zeros((2, self.program.pairs)), np.zeros(self.program.pairs)
 
     def _use_kernels(self) -> None:
         # The core runs without a solver of linear programs with warm starts; only the tree needs it.
         from holdfast.tabular.certificates.occupancy_solver import OccupancySolver
 
-        self.program = occupancy_program(self.model, self.kernels, self.merged, self.cutoff)
+        self.program = occupancy_program(self.model, self.kernels, self.cutoff)
         self.solver = OccupancySolver(self.program)
         self.reward = np.zeros(self.program.width)
         self.reward[0] = 1.0
+        self.gains.extend(self.program.pairs + self.program.cones)
 
     @property
     def seconds(self) -> float:
@@ -207,90 +203,53 @@ class _Search:
             node = self._pop()
             if node is None:
                 continue
-            pair, point = self._division(node)
-            if pair < 0:
+            place, point = self.gains.choose(self.solver, node, self.cutoff)
+            if place < 0:
                 self.closed, self.pending = max(self.closed, node.bound), []
                 continue
-            numbers = self.recorder.divide(node.number, pair, point)
+            numbers = self.recorder.divide(node.number, place, point)
             self.pending = [node.bound, node.bound]
             for above, number in enumerate(numbers):
-                box = divided(self.program, node.box, pair, point, bool(above))
-                self._settle(number, node.bound, box, node.basis, _ROUNDS)
+                region = divided(self.program, node.region, place, point, bool(above))
+                self._settle(number, node.bound, region, node.basis, _ROUNDS)
             if progress is not None:
                 progress(TreeProgress(self.recorder.nodes, self.bound, self.seconds))
 
-    def _pop(self) -> _Open | None:
+    def _pop(self) -> OpenNode | None:
         """Return the open node with the largest bound, after its policy has been asked for kernels."""
         node = self.heap[0][2]
         self.pending = [node.bound]  # an interrupt must find the node here or on the heap
         heapq.heappop(self.heap)
-        if len(node.point) == self.program.width and self._is_product(node.point):
+        if len(node.point) == self.program.width and self._above_cutoff(node.point):
             found = distinct(self.kernels, self.find_kernels(self._policy(node.point)))
             if len(found) > len(self.kernels):
                 self.kernels = found
                 self._use_kernels()
         if len(node.point) < self.program.width:  # the node is older than the last kernels
-            box = self.program.extended(node.box)
-            self._settle(node.number, node.bound, box, None, _ROUNDS)
+            region = self.program.extended(node.region)
+            self._settle(node.number, node.bound, region, None, _ROUNDS)
             return None
         return node
 
-    def _is_product(self, point: np.ndarray) -> bool:
-        """Whether the point is that of a policy, so that only further kernels can lower the bound."""
-        return bool(self.program.slack(point).sum() <= _NO_SLACK * self.program.visit_limit)
+    def _above_cutoff(self, point: np.ndarray) -> bool:
+        """Whether the policy of a point meets its constraints and the cutoff under all kernels."""
+        policy = self.program.policy(point)
+        self.solver.load(self.program.everything()._replace(lower=policy, upper=policy))
+        found = self.solver.maximise(self.reward)
+        return found.point is not None and found.value > self.cutoff
 
     def _policy(self, point: np.ndarray) -> Float[np.ndarray, "S A"]:
         program = self.program
-        policy = np.zeros((self.model.states, self.model.actions))
-        policy[program.pair_states, program.pair_actions] = np.maximum(program.policy(point), 0.0)
+        policy = np.zeros(self.model.representative.shape)
+        policy[program.pair_states, program.pair_actions] = program.policy(point)
         return policy / policy.sum(-1, keepdims=True)
 
-    def _division(self, node: _Open) -> tuple[int, float]:
-        """Return the pair to divide at and the point, or −1 if every width is small.
-
-        Of the pairs with the most slack, it is the one whose parts have the lowest bounds. They are
-        computed for pairs that were rarely divided, and estimated from earlier divisions for others.
-        """
-        box = node.box
-        slack = self.program.slack(node.point).sum(0) + _NO_SLACK
-        slack = np.where(box.upper - box.lower > _WIDTH, slack, -1.0)
-        best, chosen = -1.0, (-1, 0.0)
-        for pair in np.argsort(-slack)[:_CANDIDATES]:
-            if slack[pair] < max(0.0, _LEAST_SHARE * slack.max()):
-                break
-            point = self._point(node, int(pair))
-            gains = self.gains[:, pair] / np.maximum(self.tries[pair], 1) * slack[pair]
-            if self.tries[pair] < _RELIABLE:
-                gains = self._try(node, int(pair), point)
-                self.gains[:, pair] += gains / slack[pair]
-                self.tries[pair] += 1
-            score = float(np.maximum(gains, _LEAST_GAIN * (node.bound - self.cutoff)).prod())
-            if score > best:
-                best, chosen = score, (int(pair), point)
-        return chosen
-
-    def _point(self, node: _Open, pair: int) -> float:
-        lower, upper = node.box.lower[pair], node.box.upper[pair]
-        point = self.program.policy(node.point)[pair]
-        point = (1 - _TO_MIDDLE) * point + _TO_MIDDLE * (lower + upper) / 2
-        margin = _FROM_ENDS * (upper - lower)
-        return float(np.round(np.clip(point, lower + margin, upper - margin) / _GRID) * _GRID)
-
-    def _try(self, node: _Open, pair: int, point: float) -> Float[np.ndarray, " 2"]:
-        """Return by how much the bounds of both parts are below the node's."""
-        gains = []
-        for above in (False, True):
-            self.solver.load(divided(self.program, node.box, pair, point, above), node.basis)
-            bound = min(max(self.solver.maximise(self.reward).value, self.cutoff), node.bound)
-            gains.append(node.bound - bound)
-        return np.array(gains)
-
     def _settle(
-        self, number: int, bound: float, box: PolicyBox, basis: Basis | None, rounds: int
+        self, number: int, bound: float, region: PolicyRegion, basis: Basis | None, rounds: int
     ) -> None:
         """Bound a node, and close it or put it on the heap. Its bound is at most the given one."""
         solver = self.solver
-        solver.load(box, basis)
+        solver.load(region, basis)
         for turn in itertools.count():
             found = solver.maximise(self.reward)
             before, bound = bound, self._record(number, found, bound)
@@ -301,20 +260,20 @@ class _Search:
             worth = before - bound > _WORTH_ANOTHER * (before - self.cutoff)
             if turn == rounds or (turn > 0 and not worth) or self.seconds >= self.limits.seconds:
                 break
-            narrowed = self._narrow(number, box, found.point)
+            narrowed = self._narrow(number, region, found.point)
             if narrowed is None:
                 bound = -np.inf
                 break
-            if narrowed is box:
+            if narrowed is region:
                 break
-            box = narrowed
+            region = narrowed
             self.recorder.step(number, NARROWED, 0.0, np.zeros(0))
-            solver.load(box, basis)
+            solver.load(region, basis)
         # Without a point the solver has failed: the bound stands, and cannot be lowered.
         if bound <= self.cutoff or found.point is None:
             self.closed = max(self.closed, bound)
         else:
-            node = _Open(number, bound, box, found.point, basis)
+            node = OpenNode(number, bound, region, found.point, basis)
             heapq.heappush(self.heap, (-bound, number, node))
         self.pending.pop()
 
@@ -326,51 +285,57 @@ class _Search:
         self.recorder.step(number, kind, found.value, found.multipliers)
         return found.value
 
-    def _narrow(self, number: int, box: PolicyBox, point: np.ndarray) -> PolicyBox | None:
-        """Return the box with narrower intervals of visits, the same box, or None if it is empty.
+    def _narrow(self, number: int, region: PolicyRegion, point: np.ndarray) -> PolicyRegion | None:
+        """Return the region with narrower ratios of visits, the same region, or None if it is empty.
 
-        Only intervals of states whose products have slack are narrowed. An end that some solution of the
+        Only ratios of states whose products have slack are narrowed. An end that some solution of the
         same program has nearly attained is left alone.
         """
-        program, solver = self.program, self.solver
-        columns = np.array([program.visit_column(f) for f in range(len(box.least))])
-        slack = np.zeros((program.kernels, program.states))
-        np.add.at(slack.T, program.pair_states, program.slack(point).T)
-        # One state after the other: the visits of one state under several kernels have similar optima.
-        tense = np.arange(slack.size).reshape(slack.shape).T[slack.T > _NO_SLACK]
-        least, most = box.least.copy(), box.most.copy()
-        smallest, largest = point[columns].copy(), point[columns].copy()
-        for sign, f in itertools.product((-1.0, 1.0), tense):
-            width = most[f] - least[f]
-            room = most[f] - largest[f] if sign > 0 else smallest[f] - least[f]
-            if room <= _LEAST_NARROWING * width or self.seconds >= self.limits.seconds:
-                continue
-            objective = np.zeros(program.width)
-            objective[columns[f]] = sign
-            found = solver.maximise(objective)
-            if found.value == -np.inf and found.multipliers is not None:
-                self.recorder.step(number, EMPTY, -np.inf, found.multipliers)
-                return None
-            if found.point is not None:
-                smallest = np.minimum(smallest, found.point[columns])
-                largest = np.maximum(largest, found.point[columns])
-            end = sign * found.value
-            crossed = end < least[f] if sign > 0 else end > most[f]
-            gained = (most[f] - end) if sign > 0 else (end - least[f])
-            if found.multipliers is None or crossed or not gained > _LEAST_NARROWING * width:
-                continue
-            (most if sign > 0 else least)[f] = end
-            self.recorder.step(number, 2 * int(f) + (sign > 0), end, found.multipliers)
-        if (least == box.least).all() and (most == box.most).all():
-            return box
-        return box._replace(least=least, most=most)
+        program = self.program
+        least, least_slack, most, most_slack = (end.copy() for end in region[2:])
+        smallest = largest = visit_ratios(program, point)
+        tense = np.flatnonzero(slack_by_state(program, program.slack(point)[1:]) > NO_SLACK)
+        narrowed = False
+        for f, upper in itertools.product(tense.tolist(), (True, False)):
+            end, slack = (most, most_slack) if upper else (least, least_slack)
+            for _ in range(_RATIO_ROUNDS):
+                ratio = (largest if upper else smallest)[f]
+                slope = (np.ceil if upper else np.floor)(ratio / GRID) * GRID
+                if not np.isfinite(slope) or self.seconds >= self.limits.seconds:
+                    break
+                gained = end[f] - slope if upper else slope - end[f]
+                if not gained > _LEAST_NARROWING * slope:
+                    break
+                found = self._beyond(f, slope, upper)
+                if found.value == -np.inf and found.multipliers is not None:
+                    self.recorder.step(number, EMPTY, -np.inf, found.multipliers)
+                    return None
+                if found.point is None or found.multipliers is None:
+                    break
+                ratios = visit_ratios(program, found.point)
+                smallest, largest = np.minimum(smallest, ratios), np.maximum(largest, ratios)
+                if found.value <= _ATTAINED * program.visit_limit:
+                    end[f], slack[f], narrowed = slope, max(found.value, 0.0), True
+                    kind = 2 * f + upper
+                    self.recorder.step(number, kind, slack[f], found.multipliers, slope)
+                    break
+        if not narrowed:
+            return region
+        return PolicyRegion(region.lower, region.upper, least, least_slack, most, most_slack)
 
-    def result(self, interrupted: bool) -> TreeResult:
+    def _beyond(self, f: int, slope: float, upper: bool) -> ProvedBound:
+        """Return a bound on X_k − slope·X_0, or on its negative if not `upper`."""
+        objective = np.zeros(self.program.width)
+        sign = 1.0 if upper else -1.0
+        objective[list(self.program.cone_columns(f))] = sign, -sign * slope
+        return self.solver.maximise(objective)
+
+    def result(self) -> TreeResult:
         program = self.program
         rows = [rows_of(kernel) for kernel in self.kernels]
         proof = OccupancyProof(
             value=self.bound,
-            representative=self.merged,
+            representative=self.model.representative,
             kernels=np.stack([q for _, q in rows]),
             successors=rows[0][0],
             cutoff=program.cutoff,
@@ -378,18 +343,4 @@ class _Search:
             visit_limit=program.visit_limit,
             **self.recorder.columns(),
         )
-        return TreeResult(self.bound, self.recorder.nodes, proof, tuple(self.policies), interrupted)
-
-
-def divided(
-    program: OccupancyProgram, box: PolicyBox, pair: int, point: float, above: bool
-) -> PolicyBox:
-    """Return the part of a box in which the probability of a pair is above, or below, a point."""
-    lower, upper = box.lower.copy(), box.upper.copy()
-    (lower if above else upper)[pair] = point
-    own = program.pair_states == program.pair_states[pair]
-    low, high = lower[own], upper[own]
-    # The sum of one bounds each probability by the others.
-    lower[own] = np.maximum(low, 1 - (high.sum() - high))
-    upper[own] = np.minimum(high, 1 - (low.sum() - low))
-    return box._replace(lower=lower, upper=upper)
+        return TreeResult(self.bound, self.recorder.nodes, proof, tuple(self.policies))

@@ -6,7 +6,7 @@ the row in the set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 
 import jax.numpy as jnp
@@ -14,9 +14,8 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import Float
 
-from holdfast.tabular.certificates.checker.model import ExactModel, ExactRow
-from holdfast.tabular.certificates.checker.sets import member
-from holdfast.uncertainty import Wasserstein
+from holdfast.tabular.certificates.checker.exact_model import ExactModel, ExactRow, Table, member
+from holdfast.uncertainty import UncertaintySet, Wasserstein
 
 # Shares by which moves are reduced until the row is in the set: some rounding errors, then more.
 _REDUCTIONS = [0.0, *(2.0**-k for k in range(52, 0, -3))]
@@ -114,15 +113,26 @@ def _cheapest(exact: ExactModel, gives: dict[int, float], takes: dict[int, float
 
 def transport_moves(
     exact: ExactModel,
-    uncertainty: Wasserstein,
-    signal: Sequence[Sequence[Sequence[Fraction]]],
+    uncertainty: UncertaintySet,
+    signal: Table,
     values: Float[np.ndarray, " S"],
 ) -> Callable[[int, int], RowMoves]:
-    """Return the function from a row to the moves of the worst response to values."""
-    states, actions = len(exact.rows), len(exact.rows[0])
+    """Return the function from a row to the moves of the worst response to values.
+
+    Arguments:
+        exact: the model.
+        uncertainty: its Wasserstein set, on the rows of that model.
+        signal: the signal.
+        values: one number for each state of that model.
+    """
+    assert isinstance(uncertainty, Wasserstein)
+    actions = len(exact.rows[0])
     nominal = np.array([[[float(p) for p in row.p] for row in rows] for rows in exact.rows])
     paid = np.array([[[float(c) for c in row] for row in rows] for rows in signal])
-    targets = jnp.asarray(paid + float(exact.discount) * values)
+    following = np.array(
+        [[float(row.discount) * values[row.to] for row in rows] for rows in exact.rows]
+    )
+    targets = jnp.asarray(paid + following)
     _, plan = uncertainty.respond_with_plan(jnp.asarray(nominal), targets)
     source, mass, far, near, share = map(np.asarray, plan)
 
@@ -131,7 +141,7 @@ def transport_moves(
         ways = ((far[r], share[r]), (near[r], 1 - share[r]))
         return [
             (int(source[r, n]), int(way[n]), float(part * mass[r, n]))
-            for n in range(states)
+            for n in range(len(exact.metric))
             for way, part in ways
             if way[n] != source[r, n]
         ]

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-from holdfast.tabular.certificates.checker.model import ExactModel
-from holdfast.tabular.certificates.checker.occupancies import (
+from holdfast.tabular.certificates.checker.evidence import (
     EMPTY,
     NARROWED,
     ExactProgram,
-    ProofNode,
-    ProofStep,
+    read_kernel,
     replay,
 )
-from holdfast.tabular.certificates.checker.record import read_kernel
+from holdfast.tabular.certificates.checker.exact_model import ExactModel, Record
 from holdfast.tabular.certificates.occupancy_proof import OccupancyProof
 from holdfast.tabular.certificates.proof_kernels import kernel_moves, matching_moves
 
@@ -30,89 +27,63 @@ from holdfast.tabular.certificates.proof_kernels import kernel_moves, matching_m
 _BITS = 48
 
 
-def tree_record(exact: ExactModel, proof: OccupancyProof) -> dict[str, Any]:
-    """Return claim and evidence of a bound from boxes of policies.
+def tree_record(exact: ExactModel, proof: OccupancyProof) -> Record:
+    """Return claim and evidence of a bound from regions of policies.
 
-    Raises:
-        ValueError: a node that the search found to be empty is not empty in exact arithmetic.
+    The claim is what is proved in exact arithmetic. It may be larger than the bound of the search by
+    rounding, or by more if a region that the search found to be empty could not be proved to be.
     """
     kernels = [kernel_moves(exact, matching_moves(exact, q)) for q in proof.kernels]
     chosen = proof.representative
     pairs = [(int(s), int(a)) for s, a in np.ndindex(*chosen.shape) if chosen[s, a] == a]
     members = [read_kernel(exact, {"moves": moves}, "the prover") for moves in kernels]
-    program = ExactProgram(
-        exact,
-        pairs,
-        [[kernel[s][a] for s, a in pairs] for kernel in members],
-        Fraction(proof.cutoff),
-    )
-    nodes = [
-        ProofNode(int(parent), int(pair), Fraction(float(point)), bool(above))
-        for parent, pair, point, above in zip(
-            proof.node_parent, proof.node_pair, proof.node_point, proof.node_above, strict=True
-        )
-    ]
-    steps: list[list[ProofStep]] = [[] for _ in nodes]
-    for i, (node, kind) in enumerate(zip(proof.step_node, proof.step_kind, strict=True)):
+    rows = [[kernel[s][a] for s, a in pairs] for kernel in members]
+    program = ExactProgram(exact, pairs, rows, Fraction(proof.cutoff))
+    nodes: list[Record] = [{"steps": []} for _ in proof.node_parent]
+    for n, parent in enumerate(proof.node_parent):
+        if n:
+            side = "above" if proof.node_above[n] else "below"
+            place, point = int(proof.node_place[n]), float(proof.node_point[n])
+            nodes[parent] |= {"place": place, "point": point, side: nodes[n]}
+    for i, (n, kind) in enumerate(zip(proof.step_node, proof.step_kind, strict=True)):
         part = slice(proof.step_start[i], proof.step_start[i + 1])
-        rows, values = proof.rows[part].tolist(), _shortened(proof.multipliers[part])
-        used = [(row, Fraction(value)) for row, value in zip(rows, values, strict=True) if value]
-        steps[node].append(ProofStep(int(kind), used, None))
+        step = {"kind": int(kind), "rows": [], "multipliers": []}
+        if kind != NARROWED:
+            step |= _shortened(proof.rows[part], proof.multipliers[part])
+        nodes[n]["steps"].append(
+            step | ({"slope": float(proof.step_slope[i])} if kind >= 0 else {})
+        )
 
-    proved_values: dict[tuple[int, int], float] = {}
+    def settle(step: Record, proved: Fraction, where: str) -> Fraction:
+        del where
+        step["value"] = up(proved)
+        return Fraction(step["value"])
 
-    def settle(n: int, i: int, proved: Fraction) -> Fraction:
-        if steps[n][i].kind == EMPTY:
-            if proved >= 0:
-                raise ValueError(
-                    f"upper_bound: node {n} of the tree could not be proved to be empty"
-                )
-            return proved
-        proved_values[n, i] = up(proved)
-        return Fraction(proved_values[n, i])
-
-    regions = replay(program, nodes, steps, settle)
-    parents = {node.parent for node in nodes}
-    leaves = [r for n, r in enumerate(regions) if n not in parents and not r.empty]
-    bounds = [leaf.bound for leaf in leaves if leaf.bound is not None]
-    if len(bounds) < len(leaves):
-        raise ValueError("upper_bound: the search ended before it had a bound")
+    value = replay(program, program.root(), nodes[0], settle, "tree")
+    for node in nodes:
+        node["steps"] = [step for step in node["steps"] if _proves(step)]
     return {
         "method": "occupancies",
-        "value": up(max([Fraction(proof.cutoff), *bounds])),
+        "value": up(value),
         "cutoff": proof.cutoff,
         "representative": chosen.tolist(),
         "kernels": [{"moves": moves} for moves in kernels],
-        "nodes": [
-            {
-                "parent": node.parent,
-                "pair": node.pair,
-                "point": float(node.point),
-                "above": node.above,
-            }
-            for node in nodes[1:]
-        ],
-        "steps": [
-            {
-                "node": n,
-                "kind": step.kind,
-                "value": proved_values.get((n, i)),
-                "rows": [row for row, _ in step.multipliers],
-                "multipliers": [float(value) for _, value in step.multipliers],
-            }
-            for n, of_node in enumerate(steps)
-            for i, step in enumerate(of_node)
-            if (n, i) in proved_values or step.kind in (EMPTY, NARROWED)
-        ],
+        "tree": nodes[0],
     }
 
 
-def _shortened(multipliers: Float[np.ndarray, " y"]) -> list[float]:
-    """Return multipliers rounded to multiples of 2⁻⁴⁸ of the largest one's power of two."""
-    if not len(multipliers):
-        return []
-    unit = 2.0 ** (math.frexp(float(np.abs(multipliers).max()))[1] - _BITS)
-    return (np.round(multipliers / unit) * unit).tolist()
+def _proves(step: Record) -> bool:
+    """Whether a step was used, and is not a failed proof that a region is empty."""
+    if step["kind"] == EMPTY:
+        return bool(step.pop("value", 0.0) < 0)
+    return "value" in step or step["kind"] == NARROWED
+
+
+def _shortened(rows: Int[np.ndarray, " y"], multipliers: Float[np.ndarray, " y"]) -> Record:
+    """Return rows and multipliers, rounded to multiples of 2⁻⁴⁸ of the largest one's power of two."""
+    unit = 2.0 ** (math.frexp(float(np.abs(multipliers).max(initial=0.0)))[1] - _BITS)
+    short = np.round(multipliers / unit) * unit
+    return {"rows": rows[short != 0].tolist(), "multipliers": short[short != 0].tolist()}
 
 
 def up(number: Fraction) -> float:

@@ -25,8 +25,8 @@ from holdfast.uncertainty.rows import EPS
 
 # Limit on the rounds of policy iteration. It ends by itself; the limit is for cycles caused by rounding.
 _MAX_ROUNDS = 1000
-# Brackets wider than this may still widen for a round; narrower ones that do are at the level of
-# rounding.
+# Brackets wider than this, relative to max(1, largest |V|), may still widen for a round; narrower ones
+# that do are at the level of rounding.
 _NARROW = 1e-6
 
 
@@ -115,8 +115,8 @@ def robust_optimum(
         width = excess + 2 * error
         # Rounding may keep the residual above the tolerance. Then it stops falling. What is not a number
         # would stay so.
-        wide = width > tolerance * max(1.0, float(jnp.abs(values).max()))
-        if not wide or width >= narrowest:
+        width /= max(1.0, float(jnp.abs(values).max()))
+        if not width > tolerance or width >= narrowest:
             break
         narrowest = min(narrowest, width) if width < _NARROW else narrowest
         policy = greedy

@@ -6,7 +6,12 @@ Bellman operator built from lower bounds on the worst responses, and T_q that of
     V ≤ T_L V  implies  ρ·V ≤ worst value,      V ≥ T_q V  implies  ρ·V ≥ worst value,
 
 and W(s) ≥ max_a q·(r + Σλ_i c_i + γW) with λ ≥ 0 implies that no feasible policy, whatever it
-depends on, has a worst-case reward above ρ·W − λ·d. `docs/how-to/proofs.md` describes the file.
+depends on, has a worst-case reward above ρ·W − λ·d. A bound on stationary policies comes from a tree of
+regions of policies: every step is a bound by weak duality on a linear program, and the leaves cover all
+policies. `docs/how-to/proofs.md` describes the file, and the variables and rows of the program.
+
+The checker is this package: three modules, so that each has one idea, with at most 600 lines of code in
+all. It imports the standard library, and NumPy to read model files. A test counts and checks both.
 """
 
 from __future__ import annotations
@@ -14,26 +19,17 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Protocol
 
-from holdfast.tabular.certificates.checker.model import ExactModel, Vector, mean, read_model
-from holdfast.tabular.certificates.checker.record import (
-    ExactKernel,
-    RefusedError,
-    check_claim,
-    numbers,
-    read_kernel,
-    read_multipliers,
-    read_policy,
-    records,
-)
-from holdfast.tabular.certificates.checker.sets import lower_bound
-from holdfast.tabular.certificates.checker.tree import check_tree
+from holdfast.tabular.certificates.checker import evidence
+from holdfast.tabular.certificates.checker import exact_model as rational
+from holdfast.tabular.certificates.checker.exact_model import ExactModel, Record, Rows, require
 
+Table = rational.Table
 FORMAT = "holdfast-proof-1"
 
 
@@ -94,7 +90,7 @@ def check_proof(
         'every constraint holds in the worst case'
     """
     try:
-        proof = json.loads(Path(path).read_text("utf-8"), parse_constant=_not_json)
+        proof = json.loads(Path(path).read_text("utf-8"), parse_constant=str)
     except (ValueError, RecursionError, IsADirectoryError) as error:
         raise ValueError(f"{path}: not a proof file: {error}") from error
     if not isinstance(proof, dict) or proof.get("format") != FORMAT:
@@ -105,168 +101,126 @@ def check_proof(
 def exact(model: str | os.PathLike[str] | Saveable) -> ExactModel:
     """Return a model or its file in exact arithmetic."""
     if isinstance(model, (str, os.PathLike)):
-        return read_model(model)
+        return rational.read_model(model)
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder) / "model.npz")
-        return read_model(Path(folder) / "model.npz")
+        return rational.read_model(Path(folder) / "model.npz")
 
 
-def check(proof: dict[str, Any], model: ExactModel) -> ProofCheck:
+def check(proof: Record, model: ExactModel) -> ProofCheck:
     """Return whether the claims in the content of a proof file follow from its evidence."""
     try:
         return ProofCheck(True, tuple(_verified(proof, model)), "")
-    except RefusedError as refused:
+    except rational.RefusedError as refused:
         return ProofCheck(False, (), str(refused))
     except (ArithmeticError, RecursionError) as error:
         return ProofCheck(False, (), f"a number or a tree in it is too large ({error})")
 
 
-def _verified(proof: dict[str, Any], model: ExactModel) -> Iterable[str]:
-    policy = read_policy(proof, model)
-    states = model.reachable(policy)
-    signals = records(proof, "signals", len(model.signals))
-    ends = [_values(model, policy, states, i, record) for i, record in enumerate(signals)]
-    margins = [low - d for (low, _), d in zip(ends[1:], model.thresholds, strict=True)]
-    for i, margin in enumerate(margins):
-        check_claim(signals[i + 1], "margin", f"constraint {i}", margin, at_most=True)
-    _feasible(
-        proof, margins, [up - d for (_, up), d in zip(ends[1:], model.thresholds, strict=True)]
-    )
+def _verified(proof: Record, model: ExactModel) -> Iterable[str]:
+    policy, claimed = evidence.read_policy(proof, model), proof.get("feasible", "")
+    signals = evidence.read_list(proof, "signals", "the proof", dict)
+    require(len(signals) == len(model.signals), f"signals: expected {len(model.signals)} records")
+    ends = [_values(model, policy, i, record) for i, record in enumerate(signals)]
+    margins = [(low - d, up - d) for (low, up), d in zip(ends[1:], model.thresholds, strict=True)]
+    for i, (margin, _) in enumerate(margins):
+        evidence.check_claim(signals[i + 1], "margin", f"constraint {i}", margin, at_most=True)
+    decided = isinstance(claimed, bool)
+    require(decided or claimed is None, "feasible: expected true, false or null")
+    holds = claimed is not True or all(low >= 0 for low, _ in margins)
+    require(holds, "feasible: a margin is below zero")
+    fails = claimed is not False or any(up < 0 for _, up in margins)
+    require(fails, "feasible: no violation is proved")
 
     reward = signals[0]
     yield f"the worst-case reward is between {reward['lower']!r} and {reward['upper']!r}"
-    if proof["feasible"] is not None:
-        yield _FEASIBILITY[proof["feasible"]]
+    if decided:
+        found = "every constraint holds" if claimed else "a constraint is violated"
+        yield f"{found} in the worst case"
     for name, record in zip(model.names, signals[1:], strict=True):
         yield f"{name}: the worst-case margin is at least {record['margin']!r}"
-    for record in records(proof, "bounds"):
+    for record in evidence.read_list(proof, "bounds", "the proof", dict):
         yield _bound(model, record)
 
 
-_FEASIBILITY = {
-    True: "every constraint holds in the worst case",
-    False: "a constraint is violated in the worst case",
-}
-
-
-def _values(
-    model: ExactModel, policy: Sequence[Vector], states: list[int], i: int, record: dict[str, Any]
-) -> tuple[Fraction, Fraction]:
+def _values(model: ExactModel, policy: Rows, i: int, record: Record) -> tuple[Fraction, Fraction]:
     """Return the proved bracket of the worst value of signal i, and check what is claimed of it."""
-    where = f"signal {i}"
-    count = len(model.rows)
-    lower = numbers(record, "lower_values", (count,), where)
-    multipliers = read_multipliers(record, model, where)
-    excess, state = excess_below(model, policy, states, i, lower, multipliers)
-    if excess > 0:
-        raise RefusedError(
-            f"{where}: lower_values fall short in state {state}, by {float(excess):.3g}"
-        )
-    upper = numbers(record, "upper_values", (count,), where)
-    kernel = read_kernel(model, record, where)
-    excess, state = excess_above(model, policy, states, model.signals[i], kernel, upper)
-    if excess > 0:
-        raise RefusedError(
-            f"{where}: upper_values fall short in state {state}, by {float(excess):.3g}"
-        )
-    low, high = mean(model.initial, lower), mean(model.initial, upper)
-    check_claim(record, "lower", where, low, at_most=True)
-    check_claim(record, "upper", where, high, at_most=False)
+    where, shape = f"signal {i}", (len(model.rows), len(model.rows[0]))
+    lower = evidence.numbers(record, "lower_values", shape[:1], where)
+    upper = evidence.numbers(record, "upper_values", shape[:1], where)
+    multipliers = [[Fraction()] * shape[1]] * shape[0]
+    if record.get("multipliers") is not None:
+        multipliers = evidence.numbers(record, "multipliers", shape, where, empty=True)
+    require(min(map(min, multipliers)) >= 0, f"{where}: a multiplier is negative")
+    signal, kernel = model.signals[i], evidence.read_kernel(model, record, where)
+    _check_excess(
+        f"{where}: lower_values", *excess_below(model, policy, signal, multipliers, lower)
+    )
+    _check_excess(f"{where}: upper_values", *excess_above(model, policy, signal, kernel, upper))
+    low, high = rational.mean(model.initial, lower), rational.mean(model.initial, upper)
+    evidence.check_claim(record, "lower", where, low, at_most=True)
+    evidence.check_claim(record, "upper", where, high, at_most=False)
     return low, high
 
 
 def excess_below(
-    model: ExactModel,
-    policy: Sequence[Vector],
-    states: Iterable[int],
-    i: int,
-    values: Vector,
-    multipliers: Sequence[Sequence[Fraction | None]],
+    model: ExactModel, policy: Rows, signal: Table, multipliers: Rows, values: list[Fraction]
 ) -> tuple[Fraction, int]:
-    """Return max_s (V − T_L V)(s) for signal i, and the state at which it is attained."""
+    """Return max_s (V − T_L V)(s) over reachable states, and the state at which it is attained."""
 
     def operator(s: int) -> Fraction:
-        return sum(
-            (
-                share
-                * lower_bound(
-                    model,
-                    row,
-                    model.targets(row, model.signals[i][s][a], values),
-                    multipliers[s][a],
-                )
-                for a, (share, row) in enumerate(zip(policy[s], model.rows[s], strict=True))
-                if share
-            ),
-            Fraction(),
+        rows = zip(policy[s], model.rows[s], signal[s], multipliers[s], strict=True)
+        return rational.total(
+            share * rational.lower_bound(model, row, model.targets(row, paid, values), multiplier)
+            for share, row, paid, multiplier in rows
+            if share
         )
 
-    return max((values[s] - operator(s), s) for s in states)
+    return max((values[s] - operator(s), s) for s in model.reachable(policy))
 
 
 def excess_above(
-    model: ExactModel,
-    policy: Sequence[Vector] | None,
-    states: Iterable[int],
-    signal: Sequence[Sequence[Vector]],
-    kernel: ExactKernel,
-    values: Vector,
+    model: ExactModel, policy: Rows | None, signal: Table, kernel: Table, values: list[Fraction]
 ) -> tuple[Fraction, int]:
     """Return max_s (T_q V − V)(s), and the state at which it is attained.
 
     Arguments:
         model: the model.
-        policy: the policy; None for the best action in each state.
-        states: the states to look at.
+        policy: the policy, whose reachable states are looked at; None for the best action in each state.
         signal: for each state and action one number per entry of the row.
         kernel: q.
         values: V.
     """
 
     def operator(s: int) -> Fraction:
-        rows = list(enumerate(model.rows[s]))
-        of = [mean(kernel[s][a], model.targets(row, signal[s][a], values)) for a, row in rows]
-        return max(of) if policy is None else mean(policy[s], of)
+        rows = zip(model.rows[s], signal[s], kernel[s], strict=True)
+        of = [rational.mean(q, model.targets(row, paid, values)) for row, paid, q in rows]
+        return max(of) if policy is None else rational.mean(policy[s], of)
 
+    states = range(len(values)) if policy is None else model.reachable(policy)
     return max((operator(s) - values[s], s) for s in states)
 
 
-def _feasible(proof: dict[str, Any], margins: Vector, upper: Vector) -> None:
-    """Check the claim on feasibility: true, false, or null where it is open."""
-    claimed = proof.get("feasible", "")
-    if claimed is True and not all(margin >= 0 for margin in margins):
-        raise RefusedError("feasible: a margin is below zero")
-    if claimed is False and not any(margin < 0 for margin in upper):
-        raise RefusedError("feasible: no violation is proved")
-    if not (claimed is None or isinstance(claimed, bool)):
-        raise RefusedError("feasible: expected true, false or null")
-
-
-def _bound(model: ExactModel, record: dict[str, Any]) -> str:
+def _bound(model: ExactModel, record: Record) -> str:
     """Check one bound on feasible policies; return it in words."""
     method = record.get("method")
     if method == "occupancies":
-        return check_tree(model, record)
-    if method not in ("lagrangian", "infeasible"):
-        raise RefusedError(f"bounds: the method {method!r} is unknown")
+        return evidence.check_tree(model, record)
+    require(method in ("lagrangian", "infeasible"), f"bounds: the method {method!r} is unknown")
     where = f"bound {method!r}"
-    weights = numbers(record, "weights", (len(model.thresholds),), where)
-    if any(weight < 0 for weight in weights):
-        raise RefusedError(f"{where}: a weight is negative")
-    values = numbers(record, "values", (len(model.rows),), where)
-    kernel = read_kernel(model, record, where)
+    weights = evidence.numbers(record, "weights", (len(model.thresholds),), where)
+    require(all(weight >= 0 for weight in weights), f"{where}: a weight is negative")
+    values = evidence.numbers(record, "values", (len(model.rows),), where)
+    kernel = evidence.read_kernel(model, record, where)
     signal = model.combined([Fraction(method == "lagrangian"), *weights])
-    excess, state = excess_above(model, None, range(len(values)), signal, kernel, values)
-    if excess > 0:
-        raise RefusedError(f"{where}: values fall short in state {state}, by {float(excess):.3g}")
-    proved = mean(model.initial, values) - mean(weights, model.thresholds)
+    _check_excess(f"{where}: values", *excess_above(model, None, signal, kernel, values))
+    proved = rational.mean(model.initial, values) - rational.mean(weights, model.thresholds)
     if method == "lagrangian":
-        check_claim(record, "value", where, proved, at_most=False)
+        evidence.check_claim(record, "value", where, proved, at_most=False)
         return f"no feasible policy has a worst-case reward above {record['value']!r}"
-    if proved >= 0:
-        raise RefusedError(f"{where}: the weighted constraints do not exclude each other")
+    require(proved < 0, f"{where}: the weighted constraints do not exclude each other")
     return "no policy satisfies the constraints in the worst case"
 
 
-def _not_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
+def _check_excess(what: str, excess: Fraction, state: int) -> None:
+    require(excess <= 0, f"{what} fall short in state {state}, by {float(excess):.3g}")

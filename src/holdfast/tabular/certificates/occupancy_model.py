@@ -1,0 +1,129 @@
+"""A model as branch and bound sees it: the steps of a horizon are further states.
+
+With a horizon of H steps, state s at step t is the state t·S + s, and nothing follows the last step.
+Actions that are not allowed are copies of an allowed one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from holdfast.model import Kernel, RobustCMDP
+from holdfast.model.allowed import allowed_copies, only_allowed
+from holdfast.uncertainty import UncertaintySet
+
+_EPS = np.finfo(float).eps
+
+
+class OccupancyModel(NamedTuple):
+    """The numbers of a model that its linear program needs; n states, those of all steps.
+
+    Attributes:
+        representative: the first action of each state that has the same row, signals and set as each
+            action, (n, A).
+        reward: (n, A), or (n, A, J) if it depends on the next state.
+        utilities: the constraints as utilities, each like the reward. For the mean of a step they are
+            divided by the number of steps.
+        thresholds: least values of the utilities.
+        initial: initial distribution, (n,).
+        discount: factor on what follows each state: γ, and 0 at the last step of a horizon, (n,).
+        visits: upper bound on Σ_t γ^t.
+    """
+
+    representative: Int[np.ndarray, "n A"]
+    reward: Float[np.ndarray, "n A *J"]
+    utilities: list[Float[np.ndarray, "n A *J"]]
+    thresholds: list[float]
+    initial: Float[np.ndarray, " n"]
+    discount: Float[np.ndarray, " n"]
+    visits: float
+
+
+def occupancy_model(model: RobustCMDP) -> OccupancyModel:
+    """Return the numbers of a model that branch and bound needs.
+
+    Example:
+        >>> import holdfast as hf
+        >>> found = occupancy_model(hf.environments.gambler())
+        >>> found.representative[2]                       # stakes are cut to the balance of 2
+        array([0, 1, 1, 1, 1, 1, 1, 1])
+        >>> occupancy_model(hf.environments.gambler().replace(horizon=3)).initial.shape
+        (51,)
+    """
+    model = only_allowed(model)
+    steps, shape = model.horizon or 1, model.nominal.shape[-3:]
+
+    def rows(array: np.ndarray, per_entry: bool) -> np.ndarray:
+        own = shape[: 2 + per_entry]
+        return np.broadcast_to(array, (steps, *own)).reshape(steps * own[0], *own[1:])
+
+    def signal(array: np.ndarray) -> np.ndarray:
+        return rows(array, model.by_next_state(array))
+
+    reward = signal(model.reward)
+    utilities = [signal(c.utility) / c.steps for c in model.constraints]
+    parts = [rows(model.nominal, True), reward, *utilities]
+
+    def add(array: np.ndarray, per_entry: bool) -> np.ndarray:
+        parts.append(rows(array, per_entry))
+        return array
+
+    cast(UncertaintySet, model.uncertainty).map_rows(add)
+    if isinstance(model.transitions, Kernel):
+        parts.append(rows(model.transitions.successors, True))
+    keys = np.concatenate([p.reshape(*reward.shape[:2], -1) for p in parts], axis=-1)
+    discount = np.full(len(reward), model.discount)
+    if model.horizon is not None:
+        discount[-model.states :] = 0.0
+    return OccupancyModel(
+        representative=(keys[:, :, None] == keys[:, None]).all(-1).argmax(-1),
+        reward=reward,
+        utilities=utilities,
+        thresholds=[c.sign * c.threshold for c in model.constraints],
+        initial=np.r_[model.initial, np.zeros(len(reward) - model.states)],
+        discount=discount,
+        visits=(1 + 4 * _EPS) * model.total_weight,
+    )
+
+
+def kernel_of_all_steps(model: RobustCMDP, kernel: np.ndarray | Kernel) -> np.ndarray | Kernel:
+    """Return a kernel of a model with the steps of its horizon as further states.
+
+    Arguments:
+        model: the model.
+        kernel: a kernel in the form of `SignalEvaluation.kernel`.
+    """
+    copies = np.arange(model.states)[:, None], allowed_copies(model)
+    successors, q = rows_of(kernel)
+    q = q[..., *copies, :]
+    to = None if successors is None else successors[copies]
+    if model.horizon is None:
+        return q if to is None else Kernel(to, q)
+    if to is None:
+        to = np.broadcast_to(np.arange(model.states), q.shape[-3:])
+    # Nothing follows the last step, wherever it leads.
+    following = (np.arange(model.horizon) + 1) % model.horizon * model.states
+    shape = model.horizon * model.states, *q.shape[-2:]
+    to = following[:, None, None, None] + to
+    return Kernel(to.reshape(shape), np.broadcast_to(q, to.shape).reshape(shape))
+
+
+def policy_of_all_steps(
+    model: RobustCMDP, policy: Float[np.ndarray, "n A"]
+) -> Float[np.ndarray, "*H S A"]:
+    """Return a policy over the states of all steps as a policy of the model, on its allowed actions."""
+    moved = np.zeros_like(policy)
+    copies = np.tile(allowed_copies(model), (model.horizon or 1, 1))
+    np.add.at(moved, (np.arange(len(policy))[:, None], copies), policy)
+    steps = () if model.horizon is None else (model.horizon,)
+    return moved.reshape(*steps, model.states, model.actions)
+
+
+def rows_of(kernel: np.ndarray | Kernel) -> tuple[np.ndarray | None, np.ndarray]:
+    """Return successors (None if dense) and probabilities."""
+    if isinstance(kernel, Kernel):
+        return kernel.successors, kernel.probabilities
+    return None, kernel
