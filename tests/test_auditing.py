@@ -10,7 +10,7 @@ from holdfast.cli.main import main
 from holdfast.environments import TableSimulator
 from holdfast.report.page import write_page
 
-LIMIT, RADIUS = 0.045, 0.1
+LIMIT, RADIUS = 0.05, 0.1
 SMALL = {
     "attack_options": {
         "episodes": 200,
@@ -19,7 +19,7 @@ SMALL = {
         "kernels": "auto",
         "noise": None,
     },
-    "proof_options": {"episodes": 20_000, "most_cost": 1},
+    "proof_options": {"episodes": 6_000, "most_cost": 1},
 }
 
 
@@ -85,7 +85,7 @@ def test_the_command_line(folder, capsys):
     command += ["--cost-limit", str(LIMIT), "--radius", str(RADIUS), "--json"]
     command += [
         "--episodes",
-        "20000",
+        "6000",
         "--updates",
         "1",
         "--most-cost",

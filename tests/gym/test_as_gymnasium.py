@@ -1,5 +1,6 @@
 """Holdfast's environments through Gymnasium: its own checker, seeds, and the simulators themselves."""
 
+import os
 import subprocess
 import sys
 import warnings
@@ -102,9 +103,10 @@ def test_a_table_s_environment_moves_and_pays_as_the_table_says(name):
     assert np.mean(cost) == pytest.approx(-mean(model.constraints[0].utility), abs=0.05)
 
 
+@pytest.mark.campaign
 def test_point_gather_equals_the_simulator_on_a_thousand_action_sequences():
     """Gymnasium's environment step by step against all episodes at once, mapped and scanned."""
-    episodes, steps = 1000, 15
+    episodes, steps = (1000 if os.environ.get("HOLDFAST_CAMPAIGN") else 200), 15
     env = made("PointGather").unwrapped
     simulator = env.simulator
     rng = np.random.default_rng(0)
@@ -135,7 +137,7 @@ def test_point_gather_equals_the_simulator_on_a_thousand_action_sequences():
             caught += info["cost"]
             if end:
                 break
-    assert caught > 300  # or bombs were not part of the comparison
+    assert caught > 0.3 * episodes  # or bombs were not part of the comparison
 
 
 @every_environment

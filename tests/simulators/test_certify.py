@@ -64,7 +64,6 @@ def test_a_draw_once_an_episode_is_bracketed():
     cost = found.costs[0]
     assert found.method == "once an episode"
     assert cost.nominal < cost.found < env.worst(radius) < cost.upper
-    # The issue asks for at most 0.3 of the attack's effect.
     assert (cost.upper - cost.found) / (cost.found - cost.nominal) < 0.5
 
 

@@ -167,6 +167,7 @@ def test_progress_is_told_step_by_step(found, steps):
 # --- other agents
 
 
+@pytest.mark.long
 def test_a_table_under_tilted_kernels_is_as_bad_as_its_exact_worst_case():
     """Drawn actions play the table's own rows, and most likely ones its largest entries."""
     model = hf.environments.n_chain(nodes=5).replace(discount=0.9)

@@ -390,6 +390,3 @@ def test_a_model_is_evaluated_over_the_whole_space():
     assert evaluation.error <= 1e-9
     truth = robust_values(model, metric, 0.3, policy)
     np.testing.assert_allclose(evaluation.reward.values, truth, atol=1e-7)
-    by_gradient = hf.evaluate(model, policy, worst_case="projected-gradient")
-    assert by_gradient.error <= 1e-7
-    np.testing.assert_allclose(by_gradient.reward.worst, evaluation.reward.worst, atol=1e-7)

@@ -16,7 +16,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from holdfast._support.compilation import compiled_simulation
+from holdfast._support.compilation import compiled
 from holdfast.simulators.certificates.attack import FrozenPolicy
 from holdfast.simulators.certificates.bounded_signal import BoundedSignal
 from holdfast.simulators.environment import Step
@@ -86,7 +86,7 @@ class DrawnEpisodes(eqx.Module):
     heard_later: Array
 
 
-@compiled_simulation
+@compiled
 def drawn_episodes(
     frozen: FrozenPolicy,
     signal: BoundedSignal,
@@ -117,7 +117,7 @@ def drawn_episodes(
     )
 
 
-@compiled_simulation
+@compiled
 def fit_attack(
     inputs: Float[Array, "episodes n"],
     cost: Float[Array, " episodes"],

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from holdfast._support.compilation import compiled_simulation
+from holdfast._support.compilation import compiled
 from holdfast.simulators.certificates.attack import FrozenPolicy
 from holdfast.simulators.environment import Environment
 from holdfast.simulators.training.rollout import Nominal, Player, Sight, rollout
@@ -54,7 +54,7 @@ def box_costs(
     return np.concatenate(found)
 
 
-@compiled_simulation
+@compiled
 def _play_each(frozen: FrozenPolicy, envs: Environment, keys: Array, ordered: bool) -> Array:
     sight = Sight(frozen.observations, None, None, True)
 
