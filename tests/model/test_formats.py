@@ -228,7 +228,7 @@ def test_rewards_that_are_not_there_and_rules_for_our_own_files(tmp_path):
     ):
         hf.RobustCMDP.load(path, reward="proft")
     hf.environments.n_chain(nodes=3).save(tmp_path / "m.npz")
-    with pytest.raises(ValueError, match="discount, reward and constraints are for files of other"):
+    with pytest.raises(ValueError, match="horizon, reward and constraints are for files of other"):
         hf.RobustCMDP.load(tmp_path / "m.npz", discount=0.5)
 
 

@@ -198,12 +198,13 @@ class RobustCMDP:
         discount: float | None = None,
         reward: str | None = None,
         constraints: Sequence[Constraint] = (),
+        horizon: int | None = None,
     ) -> RobustCMDP:
         """Return the model in a file that `save` wrote, or in a file of another tool.
 
         Files of other tools end with `.umb`, `.drn` (Storm) or `.tra` (PRISM, with the `.lab`, `.srew`
         and `.trew` files beside it). Intervals become an `Interval` set, labels become `labels`. They
-        say neither discount nor constraints, so these are given here.
+        say neither discount, horizon nor constraints, so these are given here.
 
         No code in the file runs. If the file names a user-defined uncertainty set, the module of that
         set is imported.
@@ -212,7 +213,9 @@ class RobustCMDP:
             path: the file.
             discount: discount of a model of another tool; default: 0.99.
             reward: name of the reward structure to maximise; default: the first one.
-            constraints: constraints, which may name reward structures: `hf.at_most("energy", 5.0)`.
+            constraints: constraints, which may name reward structures: `hf.at_most("energy", 5.0)`, and
+                labels: `hf.reach(["failed"], at_most=0.05)`.
+            horizon: number of steps; default: no end.
 
         Raises:
             ValueError: the file is damaged or is not a model; the message names the file.
@@ -220,10 +223,11 @@ class RobustCMDP:
         from holdfast.model.explicit import DEFAULT_DISCOUNT, ModelRules
         from holdfast.model.files import load_model
 
-        if discount is None and reward is None and not constraints:
+        given = discount, reward, horizon
+        if not constraints and given == (None, None, None):
             return load_model(path)
         chosen = DEFAULT_DISCOUNT if discount is None else discount
-        return load_model(path, ModelRules(chosen, reward, constraints))
+        return load_model(path, ModelRules(chosen, reward, constraints, horizon))
 
     def __repr__(self) -> str:
         constraints = ", ".join(map(str, self.constraints))

@@ -35,11 +35,13 @@ class ModelRules(NamedTuple):
         discount: discount of the model.
         reward: name of the reward structure to maximise; None for the first one.
         constraints: constraints, which may name reward structures.
+        horizon: number of steps; None for no end.
     """
 
     discount: float = DEFAULT_DISCOUNT
     reward: str | None = None
     constraints: Sequence[Constraint] = ()
+    horizon: int | None = None
 
 
 class ExplicitModel(NamedTuple):
@@ -120,6 +122,7 @@ def to_model(found: ExplicitModel, rules: ModelRules) -> RobustCMDP:
         constraints=with_signals(rules.constraints, by_name),
         initial=initial / initial.sum(),
         discount=rules.discount,
+        horizon=rules.horizon,
         uncertainty=Interval(lower, upper) if (found.lower < found.upper).any() else None,
         action_names=names,
         labels=dict(found.labels) or None,
