@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import os
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from holdfast._support.precision import float64
 from holdfast.model import Reach
 from holdfast.model.table import layout_of
 from holdfast.registry import ALGORITHMS
+from holdfast.tabular import deterministic
 from holdfast.tabular.certificates.checker.model import read_model
 from holdfast.tabular.evaluation.optimum import best_of
+from holdfast.tabular.evaluation.worst_case import Dual
 from holdfast.tabular.memory import with_memory
 from holdfast.uncertainty import SETS
 
@@ -262,6 +265,38 @@ def test_a_rule_speaks_in_its_own_words_and_units(ruled):
     assert certificate.reward <= certificate.upper_bound
     assert "reach [3] within 3 steps ≤ 90 %" in str(certificate)
     assert "this policy does not remember them" in str(certificate)
+
+
+@pytest.mark.parametrize(("name", "by_step"), [("kl", False), ("interval", True)])
+def test_what_nature_gains_in_pairs_is_the_whole_loss(name, by_step):
+    model, policy = random_model(name, 0, by_step=by_step)
+    found = hf.sensitivity(model, policy, factors=[1.0])
+    (evaluation,) = found.evaluations
+    distances = [abs(v.nominal - v.worst) for v in (evaluation.reward, *evaluation.constraints)]
+    np.testing.assert_allclose(sum(p.losses for p in found.pairs), distances, atol=1e-12)
+    assert min(distances) > 1e-3
+    assert all((pair.losses >= -1e-12).all() for pair in found.pairs)
+
+
+def test_the_best_deterministic_policy_of_all_steps_is_found(ruled, monkeypatch):
+    """Enumeration is the oracle. The limit is such that randomising pays."""
+    model = ruled.replace(allowed={0: [0], 1: [1]})
+    every = [np.zeros((HORIZON, STATES), int) for _ in range(64)]
+    for policy, each in zip(every, itertools.product(range(2), repeat=6), strict=True):
+        policy[:, 1], policy[:, 2:] = 1, np.reshape(each, (3, 2))
+    values = [hf.evaluate(model, policy) for policy in every]
+    costs = sorted(value.constraints[0].worst for value in values)
+    limit = dataclasses.replace(model.constraints[0], threshold=costs[20])
+    model = model.replace(constraints=[limit, model.constraints[1]])
+    best = max(v.reward.worst for v in values if v.constraints[0].worst <= costs[20] + 1e-12)
+
+    found = hf.solve(model, iterations=4, deterministic=True)
+    assert found.evaluation.reward.worst == pytest.approx(best, abs=1e-9)
+    assert found.table().deterministic
+    monkeypatch.setattr(deterministic, "_MOST_TO_ENUMERATE", 1)
+    climbed = deterministic.best_deterministic(layout_of(model), found.policy, Dual())
+    assert hf.evaluate(model, climbed).reward.worst == pytest.approx(best, abs=1e-9)
+    assert (climbed[:, [0, 1], [0, 1]] == 1).all()
 
 
 def test_memory_gains_what_the_bound_allows():
