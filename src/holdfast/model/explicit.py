@@ -2,7 +2,8 @@
 
 UMB, DRN and PRISM files all list, for each state, its choices, and for each choice its branches: a next
 state with a probability or an interval. States may have different numbers of choices. A `RobustCMDP` has
-the same actions in every state; where a choice is missing, it gets a copy of the state's first one.
+the same actions in every state; where a choice is missing, the action is not allowed, and its row is a
+copy of the state's first one.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def to_model(found: ExplicitModel, rules: ModelRules) -> RobustCMDP:
     starts = np.cumsum(branches) - branches
     entry = np.arange(len(found.target)) - starts[found.branch_choice]
     place = found.choice_state[found.branch_choice], action[found.branch_choice], entry
-    # A missing choice is a copy of the state's first one.
+    # The row of a missing choice has to be a distribution: a copy of the state's first one.
     first = np.zeros((found.states, actions), int)
     first[found.choice_state[::-1]] = action[::-1, None]
     taken = np.arange(actions) + 0 * first
@@ -123,6 +124,7 @@ def to_model(found: ExplicitModel, rules: ModelRules) -> RobustCMDP:
         initial=initial / initial.sum(),
         discount=rules.discount,
         horizon=rules.horizon,
+        allowed=own,
         uncertainty=Interval(lower, upper) if (found.lower < found.upper).any() else None,
         action_names=names,
         labels=dict(found.labels) or None,

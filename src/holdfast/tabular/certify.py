@@ -14,6 +14,7 @@ from jaxtyping import Float
 from holdfast._support.arguments import check_number, check_whole_number
 from holdfast._support.precision import float64
 from holdfast.model import Reach, RobustCMDP, policy_of
+from holdfast.model.allowed import only_allowed
 from holdfast.model.names import PolicyLike
 from holdfast.model.table import TableLayout, layout_of, unpadded_table
 from holdfast.tabular.certificates.branch_and_bound import branch_and_bound
@@ -112,8 +113,9 @@ class Certificate:
             ValueError: the set is user-defined, a statement could not be proved exactly, or the model
                 has a horizon, a reach rule, a mean of a step or a rule on actions.
         """
-        by_step = any(constraint.per == "step" for constraint in self.model.constraints)
-        if self.model.horizon is not None or by_step or _has_rules(self.model):
+        model = self.model
+        ruled = _has_reach_rules(model) or any(each.per == "step" for each in model.constraints)
+        if model.horizon is not None or model.allowed is not None or ruled:
             raise ValueError(
                 "certificate: proof files are for sums without a horizon; this model has a horizon, "
                 "a reach rule, a mean of a step, or a rule on actions"
@@ -273,7 +275,11 @@ def certify(
         close = upper <= _cutoff(evaluation.reward.worst, target)
         if nodes != 0 and evaluation.feasible and not close:
             limits = TreeLimits(nodes, seconds)
-            tree, upper, regions = _divide(layout, evaluation, lagrangian, target, limits, progress)
+            plain = only_allowed(model)
+            known = evaluation if plain is model else evaluate(plain, policy)
+            tree, upper, regions = _divide(
+                layout_of(plain), known, lagrangian, target, limits, progress
+            )
             relaxed, proof = tree.policies, tree.proof if tree.value < lagrangian.value else None
     attained, hopeless = None, False
     if not evaluation.feasible:
@@ -301,10 +307,10 @@ def check_nodes(model: RobustCMDP, nodes: int | None) -> None:
     """Raise a ValueError if branch and bound does not support the model."""
     if nodes is not None:
         check_whole_number("nodes", nodes, least=0)
-    if nodes != 0 and (model.horizon is not None or _has_rules(model)):
+    if nodes != 0 and (model.horizon is not None or _has_reach_rules(model)):
         raise ValueError(
-            "nodes: branch and bound is for models without a horizon, reach rules and rules on "
-            "actions; nodes=0 gives the Lagrangian bound"
+            "nodes: branch and bound is for models without a horizon and reach rules; nodes=0 gives the "
+            "Lagrangian bound"
         )
     if nodes != 0 and model.states > _MOST_STATES_TO_DIVIDE:
         raise ValueError(
@@ -313,9 +319,8 @@ def check_nodes(model: RobustCMDP, nodes: int | None) -> None:
         )
 
 
-def _has_rules(model: RobustCMDP) -> bool:
-    reach = any(isinstance(constraint, Reach) for constraint in model.constraints)
-    return reach or model.allowed is not None
+def _has_reach_rules(model: RobustCMDP) -> bool:
+    return any(isinstance(constraint, Reach) for constraint in model.constraints)
 
 
 def attainable_values(layout: TableLayout) -> tuple[Float[np.ndarray, " m"], bool]:
