@@ -71,7 +71,9 @@ def random_model(name, seed, *, by_step=False):
 
 
 def induction(model, signal, discount, policy=None, boundary=None):
-    """Backward induction in extended precision; the best policy where none is given."""
+    """Backward induction in extended precision; the best allowed policy where none is given."""
+    allowed = True if model.allowed is None else model.allowed
+    allowed = np.broadcast_to(allowed, (HORIZON, STATES, ACTIONS))
     stops, pays = boundary or (np.zeros(STATES, bool), np.zeros(STATES))
     values = np.where(stops, pays, 0).astype(LONG)
     nominal = np.broadcast_to(model.nominal, (HORIZON, *model.nominal.shape[-3:]))
@@ -85,7 +87,8 @@ def induction(model, signal, discount, policy=None, boundary=None):
             q[s, a] = extended.least_row_value(
                 model.uncertainty, nominal[t, s, a], y, radius[t, s, a], place
             )
-        best = q.max(-1) if policy is None else (policy[t] * q).sum(-1)
+        chosen = np.where(allowed[t], q, -np.inf).max(-1)
+        best = chosen if policy is None else (policy[t] * q).sum(-1)
         values = np.where(stops, pays, best)
     return float(np.asarray(model.initial) @ values)
 
@@ -136,6 +139,25 @@ def test_the_best_policy_equals_a_backward_induction(name):
             true = induction(model, signal, discount, None, boundary)
             assert best.lower - 1e-13 <= true <= best.upper + 1e-13
             assert best.upper - best.lower < 1e-10
+
+
+def test_actions_may_be_allowed_by_step(tmp_path):
+    model, policy = random_model("kl", 1, by_step=True)
+    mask = np.ones((HORIZON, STATES, ACTIONS), bool)
+    mask[1, 2, 0] = mask[2, 3, 1] = mask[0, 0, 0] = False
+    model = model.replace(allowed=mask)
+    with pytest.raises(ValueError, match="policy: state 0 takes action 0, which is not allowed"):
+        hf.evaluate(model, policy)
+    best = optimum(model, 0)
+    assert best.lower - 1e-13 <= induction(model, model.reward, model.discount) <= best.upper
+    found = layout_of(model).unpad_policy(best.policy)
+    assert (found[~mask] == 0).all()
+    assert hf.evaluate(model, found).reward.worst == pytest.approx(best.upper, abs=1e-10)
+    model.save(tmp_path / "m.npz")
+    np.testing.assert_array_equal(hf.RobustCMDP.load(tmp_path / "m.npz").allowed, mask)
+    lists = hf.Kernel(np.broadcast_to(np.arange(STATES), (STATES, ACTIONS, STATES)), model.nominal)
+    with pytest.raises(ValueError, match="allowed: by step it is for dense transitions"):
+        model.replace(transitions=lists)
 
 
 def unrolled(model):

@@ -83,7 +83,7 @@ class RuleOptions:
                 raise ValueError(f"never: expected STATE/ACTION, got {pair!r}")
             row = index_of("never", _named(state), model.state_names, model.states)
             column = index_of("never", _named(action), model.action_names, model.actions, "action")
-            mask[row, column] = False
+            mask[..., row, column] = False
         return mask
 
 

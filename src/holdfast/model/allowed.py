@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,16 +20,21 @@ def only_allowed(model: RobustCMDP) -> RobustCMDP:
     if model.allowed is None:
         return model
     allowed = np.asarray(model.allowed)
-    action = np.where(allowed, np.arange(model.actions), allowed.argmax(-1)[:, None])
-    state = np.arange(model.states)[:, None]
+    action = np.where(allowed, np.arange(model.actions), allowed.argmax(-1)[..., None])
+    place: tuple[Any, ...] = (*np.ix_(*map(np.arange, allowed.shape))[:-1], action)
 
     def copied(array: np.ndarray, per_entry: bool) -> np.ndarray:
         if array.ndim < 2 + per_entry:  # a number
             return array
-        return array[(..., state, action, slice(None)) if per_entry else (..., state, action)]
+        if allowed.ndim == 3:
+            array = np.broadcast_to(array, (len(allowed), *array.shape[-2 - per_entry :]))
+        return array[(..., *place, slice(None)) if per_entry else (..., *place)]
 
     def signal(array: np.ndarray) -> np.ndarray:
-        return copied(array, model.by_next_state(array))
+        found = copied(array, model.by_next_state(array))
+        # A shape that may be by step or by next state needs all four axes.
+        twofold = found.shape == model.nominal.shape[-3:] and not model.by_next_state(array)
+        return np.repeat(found[..., None], model.states, -1) if twofold else found
 
     kernel = model.transitions
     if isinstance(kernel, Kernel):

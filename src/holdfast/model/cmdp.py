@@ -54,7 +54,8 @@ class RobustCMDP:
         horizon: number of steps, H; default: no end. Transitions, signals and radii may then have a
             leading axis of H steps, and policies have the shape (H, S, A).
         allowed: (S, A) booleans, or a mapping from states to lists of allowed actions; a state that is
-            not mentioned allows every action. Default: every action in every state.
+            not mentioned allows every action. With a horizon also (H, S, A), for a dense kernel.
+            Default: every action in every state.
         uncertainty: the set of kernels that nature may choose from; default: the nominal kernel only.
         state_names: S distinct names. Tables, messages, files and the report page show them, and a
             policy may be given with them.
@@ -85,7 +86,7 @@ class RobustCMDP:
     discount: float
     uncertainty: UncertaintySet | None = None
     horizon: int | None = None
-    allowed: Bool[np.ndarray, "S A"] | Mapping[Any, Any] | None = None
+    allowed: Bool[np.ndarray, "*H S A"] | Mapping[Any, Any] | None = None
     state_names: Sequence[str] | None = None
     action_names: Sequence[str] | None = None
     labels: Mapping[str, Sequence[int | str]] | None = None
@@ -241,9 +242,8 @@ class RobustCMDP:
         horizon = "" if self.horizon is None else f", horizon={self.horizon}"
         if self.allowed is None:
             return horizon
-        return (
-            f"{horizon}, allowed={np.asarray(self.allowed).sum()} of {self.states * self.actions}"
-        )
+        mask = np.asarray(self.allowed)
+        return f"{horizon}, allowed={mask.sum()} of {mask.size}"
 
     def _signal(self, name: str, signal: Any) -> Float[np.ndarray, "..."]:
         signal = numbers_of(name, signal)

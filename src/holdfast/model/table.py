@@ -173,7 +173,7 @@ class TableLayout:
         if self.model.allowed is not None:  # the others are copies of an allowed action
             allowed = np.asarray(self.model.allowed)
             outside = np.where(allowed, 0.0, rows)
-            moved = np.arange(self.model.actions) == allowed.argmax(-1)[:, None]
+            moved = np.arange(self.model.actions) == allowed.argmax(-1)[..., None]
             rows = rows - outside + moved * outside.sum(-1, keepdims=True)
         return normalised(np.where(rows < SMALLEST, 0.0, rows))
 

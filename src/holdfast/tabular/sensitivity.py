@@ -173,7 +173,7 @@ def _pairs(
     ], axis=-1) * model.total_weight  # fmt: skip
     order = np.argsort(-losses[..., 0], axis=None, kind="stable")
     places = [np.unravel_index(flat, losses.shape[:2]) for flat in order]
-    taken: np.ndarray = (policy > 0).reshape(by_step).any(0)
+    taken = policy.reshape(by_step).max(0) > 0
     return tuple(
         PairShare(state_label(model, int(s)), action_label(model, int(a)), losses[s, a])
         for s, a in places
