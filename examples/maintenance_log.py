@@ -15,10 +15,10 @@ CONDITIONS = ("good", "worn", "critical", "broken")
 DECISIONS = ("run", "service", "replace")
 # Next condition, by condition and decision.
 NEXT = {
-    ("good", "run"): (0.88, 0.115, 0.004, 0.001),
+    ("good", "run"): (0.88, 0.12, 0.0, 0.0),
     ("good", "service"): (0.97, 0.03, 0.0, 0.0),
     ("good", "replace"): (0.99, 0.01, 0.0, 0.0),
-    ("worn", "run"): (0.0, 0.80, 0.18, 0.02),
+    ("worn", "run"): (0.0, 0.90, 0.09, 0.01),
     ("worn", "service"): (0.80, 0.19, 0.01, 0.0),
     ("worn", "replace"): (0.99, 0.01, 0.0, 0.0),
     ("critical", "run"): (0.0, 0.0, 0.70, 0.30),
@@ -30,8 +30,8 @@ NEXT = {
 }
 # Profit of a week in thousands, and hours of downtime.
 PROFIT = {
-    "run": (10.0, 8.0, 6.0, 0.0),
-    "service": (4.0, 2.0, 0.0, -5.0),
+    "run": (10.0, 9.0, 7.0, 0.0),
+    "service": (4.0, -2.0, -3.0, -5.0),
     "replace": (-8.0, -8.0, -9.0, -12.0),
 }
 HOURS = {

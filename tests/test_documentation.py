@@ -107,6 +107,25 @@ def test_shell_commands_on_the_pages_are_accepted(monkeypatch):
         assert command_line.main(command) == 0, command
 
 
+def test_the_planners_problem_takes_fifteen_lines_or_three_commands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    ((page, script),) = PREPARED.items()
+    code = next(body for language, body in blocks(page) if "from_log" in body)
+    assert len(code.split("\n\n", 1)[1].splitlines()) + 1 <= 15
+    runpy.run_path(str(ROOT / script), run_name="__main__")
+    commands = shell_commands(page)
+    assert [command[0] for command in commands] == ["fit", "solve", "report"]
+    for command in commands:
+        assert command_line.main(command) == 0
+    printed = capsys.readouterr().out
+    assert "RobustCMDP(states=4, actions=3, constraints=[downtime per step ≤ 1, " in printed
+    assert "feasible in the worst case" in printed
+    assert "≤ 5 %" in (tmp_path / "report.html").read_text()
+    table = (tmp_path / "runs/maintenance/policy.csv").read_text()
+    assert "1–48,worn,service,0.9999" in table
+    assert "critical,run" not in table
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_files_and_targets_that_are_shown_exist(page):
     text = (ROOT / page).read_text()

@@ -35,7 +35,10 @@ endrewards
 KERNEL = [
     [[0.9, 0.1, 0.0], [1.0, 0.0, 0.0]],
     [[0.0, 0.5, 0.5], [0.8, 0.2, 0.0]],
-    [[0.3, 0.0, 0.7], [0.3, 0.0, 0.7]],  # the missing choice is a copy of the first one
+    [
+        [0.3, 0.0, 0.7],
+        [0.3, 0.0, 0.7],
+    ],  # the missing choice is not allowed: a copy of the first one
 ]
 PROFIT, DOWN = [[4.0, 1.0], [3.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]]
 TRA = """3 5 9
@@ -87,6 +90,7 @@ def check_machine(model: hf.RobustCMDP) -> None:
     assert str(model.constraints[0]) == "down ≤ 2"
     assert model.labels["broken"] == (2,)
     np.testing.assert_array_equal(model.initial, [1, 0, 0])
+    np.testing.assert_array_equal(model.allowed, [[True, True], [True, True], [False, True]])
     assert model.discount == 0.9
 
 
@@ -170,20 +174,22 @@ def test_storm_reads_what_we_write(tmp_path):
     model = hf.RobustCMDP.load(prism(tmp_path), **RULES)
     model.save(tmp_path / "out.umb")
     found = stormpy.build_model_from_umb(str(tmp_path / "out.umb"))
-    assert (found.nr_states, found.nr_choices) == (3, 6)
+    assert (found.nr_states, found.nr_choices) == (3, 5)
     assert set(found.reward_models) == {"reward", "down"}
     rows = found.transition_matrix
-    dense = np.zeros((6, 3))
-    for i in range(6):
+    dense = np.zeros((5, 3))
+    for i in range(5):
         for entry in rows.get_row(i):
             dense[i, entry.column] = entry.value
-    np.testing.assert_allclose(dense.reshape(3, 2, 3), KERNEL, atol=1e-15)
+    np.testing.assert_allclose(dense, np.reshape(KERNEL, (6, 3))[:5], atol=1e-15)
 
 
 def test_what_a_umb_file_cannot_say_is_refused(tmp_path):
     model = hf.environments.n_chain(nodes=3)
     with pytest.raises(ValueError, match=r"uncertainty: UMB files have intervals or no set at all"):
         model.save(tmp_path / "m.umb")
+    with pytest.raises(ValueError, match="horizon: UMB files have none"):
+        model.replace(horizon=3).save(tmp_path / "m.umb")
     odd = model.replace(uncertainty=None, initial=[0.5, 0.3, 0.2])
     with pytest.raises(ValueError, match="initial: UMB files have initial states without"):
         odd.save(tmp_path / "m.umb")
@@ -228,7 +234,7 @@ def test_rewards_that_are_not_there_and_rules_for_our_own_files(tmp_path):
     ):
         hf.RobustCMDP.load(path, reward="proft")
     hf.environments.n_chain(nodes=3).save(tmp_path / "m.npz")
-    with pytest.raises(ValueError, match="discount, reward and constraints are for files of other"):
+    with pytest.raises(ValueError, match="horizon, reward and constraints are for files of other"):
         hf.RobustCMDP.load(tmp_path / "m.npz", discount=0.5)
 
 

@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import numpy as np
@@ -42,6 +43,21 @@ def test_without_constraints_every_policy_is_feasible(oracle):
     assert certificate.feasible
     assert certificate.margins.shape == (0,)
     assert "reward" in str(certificate)
+
+
+def test_branch_and_bound_divides_policies_on_the_allowed_actions(tmp_path):
+    """No deterministic policy on the allowed actions passes the bound."""
+    model = hf.environments.river_swim().replace(allowed={5: [1]})
+    policy = hf.solve(model, iterations=100).policy
+    certificate = hf.certify(model, policy, nodes=None)
+    assert certificate.feasible
+    assert certificate.gap <= 0.0101
+    for actions in itertools.product(range(2), repeat=5):
+        found = hf.evaluate(model, np.array([*actions, 1]))
+        assert not found.feasible or found.reward.worst <= certificate.upper_bound
+    certificate.save(tmp_path / "proof.json")
+    model.save(tmp_path / "model.npz")
+    assert hf.check_proof(tmp_path / "proof.json", tmp_path / "model.npz").accepted
 
 
 def test_it_reads_as_a_table_and_as_json():

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import importlib.util
+import itertools
 import json
 import os
 from pathlib import Path
@@ -17,10 +18,12 @@ from holdfast._support.precision import float64
 from holdfast.model import Reach
 from holdfast.model.table import layout_of
 from holdfast.registry import ALGORITHMS
+from holdfast.tabular import deterministic
 from holdfast.tabular.certificates.checker.check_proof import check, exact
 from holdfast.tabular.certificates.checker.exact_model import read_model
 from holdfast.tabular.certificates.proof import prove
 from holdfast.tabular.evaluation.optimum import best_of
+from holdfast.tabular.evaluation.worst_case import Dual
 from holdfast.tabular.memory import with_memory
 from holdfast.uncertainty import SETS
 
@@ -74,7 +77,9 @@ def random_model(name, seed, *, by_step=False):
 
 
 def induction(model, signal, discount, policy=None, boundary=None):
-    """Backward induction in extended precision; the best policy where none is given."""
+    """Backward induction in extended precision; the best allowed policy where none is given."""
+    allowed = True if model.allowed is None else model.allowed
+    allowed = np.broadcast_to(allowed, (HORIZON, STATES, ACTIONS))
     stops, pays = boundary or (np.zeros(STATES, bool), np.zeros(STATES))
     values = np.where(stops, pays, 0).astype(LONG)
     nominal = np.broadcast_to(model.nominal, (HORIZON, *model.nominal.shape[-3:]))
@@ -88,7 +93,8 @@ def induction(model, signal, discount, policy=None, boundary=None):
             q[s, a] = extended.least_row_value(
                 model.uncertainty, nominal[t, s, a], y, radius[t, s, a], place
             )
-        best = q.max(-1) if policy is None else (policy[t] * q).sum(-1)
+        chosen = np.where(allowed[t], q, -np.inf).max(-1)
+        best = chosen if policy is None else (policy[t] * q).sum(-1)
         values = np.where(stops, pays, best)
     return float(np.asarray(model.initial) @ values)
 
@@ -139,6 +145,37 @@ def test_the_best_policy_equals_a_backward_induction(name):
             true = induction(model, signal, discount, None, boundary)
             assert best.lower - 1e-13 <= true <= best.upper + 1e-13
             assert best.upper - best.lower < 1e-10
+
+
+def test_actions_may_be_allowed_by_step(tmp_path):
+    model, policy = random_model("kl", 1, by_step=True)
+    mask = np.ones((HORIZON, STATES, ACTIONS), bool)
+    mask[1, 2, 0] = mask[2, 3, 1] = mask[0, 0, 0] = False
+    model = model.replace(allowed=mask)
+    with pytest.raises(ValueError, match="policy: state 0 takes action 0, which is not allowed"):
+        hf.evaluate(model, policy)
+    best = optimum(model, 0)
+    assert best.lower - 1e-13 <= induction(model, model.reward, model.discount) <= best.upper
+    found = layout_of(model).unpad_policy(best.policy)
+    assert (found[~mask] == 0).all()
+    assert hf.evaluate(model, found).reward.worst == pytest.approx(best.upper, abs=1e-10)
+    # A limit below what the best policy costs, and a target that only branch and bound may reach.
+    limit = 0.97 * hf.evaluate(model, found).constraints[0].worst
+    limited = model.replace(
+        constraints=[dataclasses.replace(model.constraints[0], threshold=limit)]
+    )
+    solution = hf.solve(limited, iterations=60, certify=True)
+    assert solution.status == "feasible"
+    divided = hf.certify(limited, solution.policy, nodes=5, target=1e-14)
+    assert divided.regions > 1
+    assert divided.reward <= divided.upper_bound <= solution.certificate.upper_bound
+    with pytest.raises(ValueError, match="a proof file needs the same allowed actions at every"):
+        solution.certificate.save(tmp_path / "proof.json")
+    model.save(tmp_path / "m.npz")
+    np.testing.assert_array_equal(hf.RobustCMDP.load(tmp_path / "m.npz").allowed, mask)
+    lists = hf.Kernel(np.broadcast_to(np.arange(STATES), (STATES, ACTIONS, STATES)), model.nominal)
+    with pytest.raises(ValueError, match="allowed: by step it is for dense transitions"):
+        model.replace(transitions=lists)
 
 
 def unrolled(model):
@@ -331,6 +368,40 @@ def test_a_rule_speaks_in_its_own_words_and_units(ruled):
     assert certificate.reward <= certificate.upper_bound
     assert "reach [3] within 3 steps ≤ 90 %" in str(certificate)
     assert "this policy does not remember them" in str(certificate)
+
+
+@pytest.mark.parametrize(("name", "by_step"), [("kl", False), ("interval", True)])
+def test_what_nature_gains_in_pairs_is_the_whole_loss(name, by_step):
+    model, policy = random_model(name, 0, by_step=by_step)
+    found = hf.sensitivity(model, policy, factors=[1.0])
+    (evaluation,) = found.evaluations
+    distances = [abs(v.nominal - v.worst) for v in (evaluation.reward, *evaluation.constraints)]
+    np.testing.assert_allclose(sum(p.losses for p in found.pairs), distances, atol=1e-12)
+    assert min(distances) > 1e-3
+    assert all((pair.losses >= -1e-12).all() for pair in found.pairs)
+
+
+def test_the_best_deterministic_policy_of_all_steps_is_found(ruled, monkeypatch):
+    """Enumeration is the oracle. The limit is such that randomising pays."""
+    model = ruled.replace(allowed={0: [0], 1: [1]})
+    every = [np.zeros((HORIZON, STATES), int) for _ in range(64)]
+    for policy, each in zip(every, itertools.product(range(2), repeat=6), strict=True):
+        policy[:, 1], policy[:, 2:] = 1, np.reshape(each, (3, 2))
+    values = [hf.evaluate(model, policy) for policy in every]
+    costs = sorted(value.constraints[0].worst for value in values)
+    most = costs[20] + 1e-6
+    limit = dataclasses.replace(model.constraints[0], threshold=most)
+    model = model.replace(constraints=[limit, model.constraints[1]])
+    kept = [v for v in values if v.constraints[0].worst <= most and v.constraints[1].holds]
+    best = max(value.reward.worst for value in kept)
+
+    found = hf.solve(model, iterations=4, deterministic=True)
+    assert found.evaluation.reward.worst == pytest.approx(best, abs=1e-9)
+    assert found.table().deterministic
+    monkeypatch.setattr(deterministic, "_MOST_TO_ENUMERATE", 1)
+    climbed = deterministic.best_deterministic(layout_of(model), found.policy, Dual())
+    assert hf.evaluate(model, climbed).reward.worst == pytest.approx(best, abs=1e-9)
+    assert (climbed[:, [0, 1], [0, 1]] == 1).all()
 
 
 def test_memory_gains_what_the_bound_allows():

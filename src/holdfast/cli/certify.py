@@ -9,6 +9,7 @@ from typing import Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from holdfast.cli._rules import ModelOptions
 from holdfast.cli._shared import FEASIBLE, NOT_FEASIBLE, SetOptions, check_writable, option, refused
 
 
@@ -34,6 +35,7 @@ class CertifyCommand:
     policy: Annotated[Positional[Path], arg(metavar="POLICY")]
     """A .npz file with the array "policy", a .npy file, or a folder that solve wrote."""
     uncertainty: OmitArgPrefixes[SetOptions] = dataclasses.field(default_factory=SetOptions)
+    rules: OmitArgPrefixes[ModelOptions] = dataclasses.field(default_factory=ModelOptions)
     no_bound: bool = False
     """Skip the upper bound on the reward of feasible policies, which takes most of the time."""
     target: Annotated[float | None, option("GAP", "the Lagrangian bound alone")] = None
@@ -54,10 +56,10 @@ class CertifyCommand:
         import holdfast as hf
         from holdfast._support.files import to_json, write_json
         from holdfast.experiments.progress import iterations_on
-        from holdfast.report.solution import read_model, read_policy
+        from holdfast.report.solution import read_policy
 
         with refused():
-            model = self.uncertainty.apply(read_model(self.model))
+            model = self.uncertainty.apply(self.rules.read(self.model))
             policy = read_policy(self.policy)
             expected = () if model.horizon is None else (model.horizon,)
             if policy.shape != (*expected, model.states, model.actions):

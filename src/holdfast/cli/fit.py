@@ -6,8 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from holdfast.cli._rules import RuleOptions, number, pairs
 from holdfast.cli._shared import check_writable, option, refused
 
 
@@ -24,6 +25,9 @@ class FitCommand:
     Examples:
       holdfast fit log.csv --state condition --action decision --next next_condition
         --signal profit=profit downtime=hours --at-most downtime=10 --episode machine --out model.npz
+      holdfast fit log.csv --state condition --action decision --time week --episode machine
+        --signal profit=profit downtime=hours --horizon 52 --reach-at-most broken=0.05
+        --at-most downtime=1/step --never critical/run --out model.npz
       holdfast fit log.csv --state condition load --action decision --time week --episode machine
         --bins load=50,80 --signal profit=-cost --range profit=-100,0 --out model.npz
 
@@ -48,10 +52,7 @@ class FitCommand:
     """Columns of numbers; NAME=-COLUMN changes the sign."""
     reward: Annotated[str, option("NAME", "the first signal")] = ""
     """Signal to maximise."""
-    at_most: Annotated[tuple[str, ...], option("NAME=LIMIT ...", "none")] = ()
-    """Largest accepted discounted sums of signals."""
-    at_least: Annotated[tuple[str, ...], option("NAME=LIMIT ...", "none")] = ()
-    """Smallest accepted discounted sums of signals."""
+    rules: OmitArgPrefixes[RuleOptions] = dataclasses.field(default_factory=RuleOptions)
     episode: Annotated[str, option("COLUMN", "one episode")] = ""
     """Column of the episode, such as the machine."""
     time: Annotated[str, option("COLUMN", "the order of the rows")] = ""
@@ -75,7 +76,7 @@ class FitCommand:
     """Signals that are a fixed function of state and action."""
     initial: Annotated[str, option("STATE", "as episodes start, or uniform")] = ""
     """Initial state."""
-    discount: Annotated[float, arg(metavar="GAMMA")] = 0.95
+    discount: Annotated[float | None, option("GAMMA", "0.95, or 1 with a horizon")] = None
     """Discount of the model."""
     confidence: Annotated[float, arg(metavar="P")] = 0.95
     """Probability that the true kernel and means are inside."""
@@ -92,59 +93,39 @@ class FitCommand:
 
         with refused():
             check_writable(self.out.parent)
-            limits = _pairs("at_most", self.at_most), _pairs("at_least", self.at_least)
-            makers = hf.at_most, hf.at_least
-            constraints = [
-                make(name, _number(argument, limit))
-                for argument, make, given in zip(
-                    ("at_most", "at_least"), makers, limits, strict=True
-                )
-                for name, limit in given.items()
-            ]
             model = hf.from_log(
                 self.log,
                 state=self.state or None,
                 action=self.action or None,
                 next_state=self.next_state or None,
-                signals=_pairs("signals", self.signals),
+                signals=pairs("signals", self.signals),
                 reward=self.reward or None,
-                constraints=constraints,
+                constraints=self.rules.constraints(),
                 **{name: getattr(self, name) or None for name in _OPTIONAL},
                 possible=_possible(self.possible) or None,
-                bins={k: _bins(v) for k, v in _pairs("bins", self.bins).items()},
-                ranges={k: _numbers("ranges", v) for k, v in _pairs("ranges", self.ranges).items()},
+                bins={k: _bins(v) for k, v in pairs("bins", self.bins).items()},
+                ranges={k: _numbers("ranges", v) for k, v in pairs("ranges", self.ranges).items()},
                 exact=self.exact,
-                discount=self.discount,
+                discount=self._discount(),
+                horizon=self.rules.horizon,
                 confidence=self.confidence,
                 sampling=self.sampling,  # type: ignore[arg-type]
                 uncertainty=self.uncertainty,
             )
+            model = self.rules.apply(model)
             model.save(self.out)
         print(model.data)
         print(model)
         print(f"written to {self.out}")
         return 0
 
+    def _discount(self) -> float:
+        if self.discount is not None:
+            return self.discount
+        return 0.95 if self.rules.horizon is None else 1.0
+
 
 _OPTIONAL = ("episode", "time", "terminated", "states", "actions", "initial")
-
-
-def _pairs(argument: str, given: tuple[str, ...]) -> dict[str, str]:
-    """Return NAME=VALUE arguments as a mapping.
-
-    Example:
-        >>> _pairs("signals", ("profit=-cost",))
-        {'profit': '-cost'}
-    """
-    found: dict[str, str] = {}
-    for pair in given:
-        name, _, value = pair.partition("=")
-        if not (name and value):
-            raise ValueError(f"{argument}: expected NAME=VALUE, got {pair!r}")
-        if name in found:
-            raise ValueError(f"{argument}: {name} is given twice")
-        found[name] = value
-    return found
 
 
 def _possible(given: tuple[str, ...]) -> dict[Any, list[str]]:
@@ -155,21 +136,14 @@ def _possible(given: tuple[str, ...]) -> dict[Any, list[str]]:
         {'broken': ['new', 'broken'], ('worn', 'replace'): ['new']}
     """
     found: dict[Any, list[str]] = {}
-    for key, value in _pairs("possible", given).items():
+    for key, value in pairs("possible", given).items():
         state, slash, action = key.partition("/")
         found[(state, action) if slash else state] = value.split(",")
     return found
 
 
-def _number(argument: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{argument}: expected a number, got {text!r}") from None
-
-
 def _numbers(argument: str, text: str) -> Any:
-    return tuple(_number(argument, part) for part in text.split(","))
+    return tuple(number(argument, part) for part in text.split(","))
 
 
 def _bins(text: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from holdfast.cli import _shared
+from holdfast.cli._rules import ModelOptions
 from holdfast.cli._shared import FEASIBLE, NOT_FEASIBLE, SetOptions, check_writable, option, refused
 from holdfast.experiments import SolveSettings
 
@@ -31,6 +32,7 @@ class SolveCommand:
       holdfast solve gambler --out runs/gambler
       holdfast solve my-model.npz --set kl --radius 0.1 --certify
       holdfast solve my_package.models:plant --iterations 500 --trust-region 0.005
+      holdfast solve storm.drn --reward profit --reach-at-most failed=0.05 --horizon 52 --discount 1
       holdfast solve river-swim --algorithm rpd --settings dual_step=0.05 policy_step=1
 
     Exit codes: 0 the policy is feasible, 3 it is not, 2 bad input, 4 a file could not be written, 130
@@ -54,6 +56,7 @@ class SolveCommand:
     seed: Annotated[int, arg(metavar="N")] = 0
     """Seed of the initial policy."""
     uncertainty: OmitArgPrefixes[SetOptions] = dataclasses.field(default_factory=SetOptions)
+    rules: OmitArgPrefixes[ModelOptions] = dataclasses.field(default_factory=ModelOptions)
     certify: bool = False
     """Also search from extreme policies, keep the best feasible policy, and certify it."""
     nodes: Annotated[int, arg(metavar="N")] = 0
@@ -74,12 +77,12 @@ class SolveCommand:
         out = Path(self.out or f"runs/solve/{stem}-{self.algorithm}-seed-{self.seed}")
         import holdfast as hf
         from holdfast.experiments.progress import iterations_on
-        from holdfast.report.solution import read_model, solution_table, write_solution
+        from holdfast.report.solution import solution_table, write_solution
         from holdfast.tabular.solve import price_in_words
 
         with refused():
             check_writable(out)
-            model = self.uncertainty.apply(read_model(self.model))
+            model = self.uncertainty.apply(self.rules.read(self.model))
         label = f"{name} {self.algorithm} seed {self.seed}"
         with refused(), iterations_on(sys.stderr, label, self.iterations) as callback:
             arguments = {"seed": self.seed, **settings.arguments(), "nodes": self.nodes}
@@ -88,6 +91,7 @@ class SolveCommand:
             solution = hf.solve(model, self.algorithm, **search)
         record = {"environment": name, "algorithm": self.algorithm, **arguments}
         record["uncertainty"] = self.uncertainty.to_dict()
+        record["rules"] = self.rules.to_dict()
         write_solution(out, model, solution, record)
         if solution.certificate is not None:
             print(f"{solution.algorithm.upper()}: {solution.certificate}")

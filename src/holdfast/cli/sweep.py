@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from holdfast.cli._rules import ModelOptions
 from holdfast.cli._shared import check_writable, option, refused
 
 
@@ -32,6 +33,7 @@ class SweepCommand:
     """Constraint and its limits."""
     radius: Annotated[tuple[float, ...], option("FACTOR ...", "none")] = ()
     """Factors on the radii."""
+    rules: OmitArgPrefixes[ModelOptions] = dataclasses.field(default_factory=ModelOptions)
     iterations: Annotated[int, arg(metavar="N")] = 200
     """Number of policy updates of each solve."""
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs/sweep")
@@ -41,7 +43,6 @@ class SweepCommand:
         """Solve the models, print the table and write the folder."""
         import holdfast as hf
         from holdfast.experiments.progress import iterations_on
-        from holdfast.report.solution import read_model
         from holdfast.report.sweep import write_sweep
 
         with refused():
@@ -50,7 +51,7 @@ class SweepCommand:
             if self.limit:
                 name, _, values = self.limit.rpartition("=")
                 limit = {name: _numbers(values, self.limit)}
-            model = read_model(self.model)
+            model = self.rules.read(self.model)
             count = len(self.radius) or len(next(iter(limit.values()), ()))
             with iterations_on(sys.stderr, "sweep", count) as callback:
                 found = hf.sweep(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Int
@@ -13,13 +13,12 @@ from holdfast.model.kernel import Kernel
 from holdfast.uncertainty import UncertaintySet
 
 
-def allowed_copies(model: RobustCMDP) -> Int[np.ndarray, "S A"]:
+def allowed_copies(model: RobustCMDP) -> Int[np.ndarray, "*H S A"]:
     """Return each action if it is allowed, and the first allowed one of its state otherwise."""
-    every = np.broadcast_to(np.arange(model.actions), (model.states, model.actions))
     if model.allowed is None:
-        return every
+        return np.broadcast_to(np.arange(model.actions), (model.states, model.actions))
     allowed = np.asarray(model.allowed)
-    return np.where(allowed, every, allowed.argmax(-1)[:, None])
+    return np.where(allowed, np.arange(model.actions), allowed.argmax(-1)[..., None])
 
 
 def only_allowed(model: RobustCMDP) -> RobustCMDP:
@@ -30,15 +29,20 @@ def only_allowed(model: RobustCMDP) -> RobustCMDP:
     if model.allowed is None:
         return model
     action = allowed_copies(model)
-    state = np.arange(model.states)[:, None]
+    place: tuple[Any, ...] = (*np.ix_(*map(np.arange, action.shape))[:-1], action)
 
     def copied(array: np.ndarray, per_entry: bool) -> np.ndarray:
         if array.ndim < 2 + per_entry:  # a number
             return array
-        return array[(..., state, action, slice(None)) if per_entry else (..., state, action)]
+        if action.ndim == 3:
+            array = np.broadcast_to(array, (len(action), *array.shape[-2 - per_entry :]))
+        return array[(..., *place, slice(None)) if per_entry else (..., *place)]
 
     def signal(array: np.ndarray) -> np.ndarray:
-        return copied(array, model.by_next_state(array))
+        found = copied(array, model.by_next_state(array))
+        # A shape that may be by step or by next state needs all four axes.
+        twofold = found.shape == model.nominal.shape[-3:] and not model.by_next_state(array)
+        return np.repeat(found[..., None], model.states, -1) if twofold else found
 
     kernel = model.transitions
     if isinstance(kernel, Kernel):

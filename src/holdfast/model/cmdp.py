@@ -54,7 +54,8 @@ class RobustCMDP:
         horizon: number of steps, H; default: no end. Transitions, signals and radii may then have a
             leading axis of H steps, and policies have the shape (H, S, A).
         allowed: (S, A) booleans, or a mapping from states to lists of allowed actions; a state that is
-            not mentioned allows every action. Default: every action in every state.
+            not mentioned allows every action. With a horizon also (H, S, A), for a dense kernel.
+            Default: every action in every state.
         uncertainty: the set of kernels that nature may choose from; default: the nominal kernel only.
         state_names: S distinct names. Tables, messages, files and the report page show them, and a
             policy may be given with them.
@@ -85,7 +86,7 @@ class RobustCMDP:
     discount: float
     uncertainty: UncertaintySet | None = None
     horizon: int | None = None
-    allowed: Bool[np.ndarray, "S A"] | Mapping[Any, Any] | None = None
+    allowed: Bool[np.ndarray, "*H S A"] | Mapping[Any, Any] | None = None
     state_names: Sequence[str] | None = None
     action_names: Sequence[str] | None = None
     labels: Mapping[str, Sequence[int | str]] | None = None
@@ -198,12 +199,13 @@ class RobustCMDP:
         discount: float | None = None,
         reward: str | None = None,
         constraints: Sequence[Constraint] = (),
+        horizon: int | None = None,
     ) -> RobustCMDP:
         """Return the model in a file that `save` wrote, or in a file of another tool.
 
         Files of other tools end with `.umb`, `.drn` (Storm) or `.tra` (PRISM, with the `.lab`, `.srew`
         and `.trew` files beside it). Intervals become an `Interval` set, labels become `labels`. They
-        say neither discount nor constraints, so these are given here.
+        say neither discount, horizon nor constraints, so these are given here.
 
         No code in the file runs. If the file names a user-defined uncertainty set, the module of that
         set is imported.
@@ -212,7 +214,9 @@ class RobustCMDP:
             path: the file.
             discount: discount of a model of another tool; default: 0.99.
             reward: name of the reward structure to maximise; default: the first one.
-            constraints: constraints, which may name reward structures: `hf.at_most("energy", 5.0)`.
+            constraints: constraints, which may name reward structures: `hf.at_most("energy", 5.0)`, and
+                labels: `hf.reach(["failed"], at_most=0.05)`.
+            horizon: number of steps; default: no end.
 
         Raises:
             ValueError: the file is damaged or is not a model; the message names the file.
@@ -220,10 +224,11 @@ class RobustCMDP:
         from holdfast.model.explicit import DEFAULT_DISCOUNT, ModelRules
         from holdfast.model.files import load_model
 
-        if discount is None and reward is None and not constraints:
+        given = discount, reward, horizon
+        if not constraints and given == (None, None, None):
             return load_model(path)
         chosen = DEFAULT_DISCOUNT if discount is None else discount
-        return load_model(path, ModelRules(chosen, reward, constraints))
+        return load_model(path, ModelRules(chosen, reward, constraints, horizon))
 
     def __repr__(self) -> str:
         constraints = ", ".join(map(str, self.constraints))
@@ -237,9 +242,8 @@ class RobustCMDP:
         horizon = "" if self.horizon is None else f", horizon={self.horizon}"
         if self.allowed is None:
             return horizon
-        return (
-            f"{horizon}, allowed={np.asarray(self.allowed).sum()} of {self.states * self.actions}"
-        )
+        mask = np.asarray(self.allowed)
+        return f"{horizon}, allowed={mask.sum()} of {mask.size}"
 
     def _signal(self, name: str, signal: Any) -> Float[np.ndarray, "..."]:
         signal = numbers_of(name, signal)

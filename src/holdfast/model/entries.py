@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from holdfast.model.cmdp import RobustCMDP
 from holdfast.model.kernel import Kernel, grouped_sum
 from holdfast.uncertainty import UncertaintySet
 
-# Least number of states after padding.
-LEAST_STATES = 64
+# Models of up to this many entries (512 KiB) are padded to the same few shapes: computing on them takes
+# less time than compiling for another shape.
+SMALL = 1 << 16
+_LEAST_STATES, _LEAST_ACTIONS, _LEAST_SUCCESSORS = 64, 8, 4
 
 
 def padded_size(n: int, least: int = 1) -> int:
@@ -22,6 +24,21 @@ def padded_size(n: int, least: int = 1) -> int:
     time than the compilation it saves.
     """
     return max(least, 1 << (n - 1).bit_length()) if n <= 128 else -(-n // 128) * 128
+
+
+def padded_shape(states: int, actions: int, width: int, dense: bool) -> tuple[int, int, int]:
+    """Return the shape of a table's kernel after padding."""
+    padded_states = padded_size(states, _LEAST_STATES)
+    padded_width = padded_states if dense else padded_size(width, _LEAST_SUCCESSORS)
+    padded_actions = padded_size(actions, _LEAST_ACTIONS)
+    if padded_states * padded_actions * padded_width > SMALL:
+        padded_actions = actions
+    return padded_states, padded_actions, padded_width
+
+
+def padded_actions(actions: int, padded: int) -> Int[np.ndarray, " padded_A"]:
+    """Return the action that each padded action is a copy of."""
+    return np.r_[np.arange(actions), np.zeros(padded - actions, int)]
 
 
 def entries_of(model: RobustCMDP) -> tuple[np.ndarray | None, np.ndarray]:
@@ -55,7 +72,7 @@ def compact_rows(
     if successors is None:
         widest = int(uncertainty.reach(probabilities).sum(-1).max())
         # A dense kernel of mostly zeros is stored as lists.
-        if 2 * widest > padded_size(states, LEAST_STATES):
+        if 2 * widest > padded_size(states, _LEAST_STATES):
             return None, probabilities, None, None
         successors = np.broadcast_to(np.arange(states, dtype=np.int32), probabilities.shape)
     if not uncertainty.merges:

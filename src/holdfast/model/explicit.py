@@ -2,7 +2,8 @@
 
 UMB, DRN and PRISM files all list, for each state, its choices, and for each choice its branches: a next
 state with a probability or an interval. States may have different numbers of choices. A `RobustCMDP` has
-the same actions in every state; where a choice is missing, it gets a copy of the state's first one.
+the same actions in every state; where a choice is missing, the action is not allowed, and its row is a
+copy of the state's first one.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ class ModelRules(NamedTuple):
         discount: discount of the model.
         reward: name of the reward structure to maximise; None for the first one.
         constraints: constraints, which may name reward structures.
+        horizon: number of steps; None for no end.
     """
 
     discount: float = DEFAULT_DISCOUNT
     reward: str | None = None
     constraints: Sequence[Constraint] = ()
+    horizon: int | None = None
 
 
 class ExplicitModel(NamedTuple):
@@ -87,7 +90,7 @@ def to_model(found: ExplicitModel, rules: ModelRules) -> RobustCMDP:
     starts = np.cumsum(branches) - branches
     entry = np.arange(len(found.target)) - starts[found.branch_choice]
     place = found.choice_state[found.branch_choice], action[found.branch_choice], entry
-    # A missing choice is a copy of the state's first one.
+    # The row of a missing choice has to be a distribution: a copy of the state's first one.
     first = np.zeros((found.states, actions), int)
     first[found.choice_state[::-1]] = action[::-1, None]
     taken = np.arange(actions) + 0 * first
@@ -120,6 +123,8 @@ def to_model(found: ExplicitModel, rules: ModelRules) -> RobustCMDP:
         constraints=with_signals(rules.constraints, by_name),
         initial=initial / initial.sum(),
         discount=rules.discount,
+        horizon=rules.horizon,
+        allowed=own,
         uncertainty=Interval(lower, upper) if (found.lower < found.upper).any() else None,
         action_names=names,
         labels=dict(found.labels) or None,

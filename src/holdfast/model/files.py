@@ -39,7 +39,7 @@ def load_model(path: str | os.PathLike[str], rules: ModelRules | None = None) ->
 
     Arguments:
         path: the file.
-        rules: discount, reward and constraints for a file of another tool.
+        rules: discount, horizon, reward and constraints for a file of another tool.
 
     Raises:
         ValueError: the file is damaged, or is no model; the message names the file and what it is.
@@ -55,7 +55,9 @@ def load_model(path: str | os.PathLike[str], rules: ModelRules | None = None) ->
             text = " ".join(str(error).split()) or type(error).__name__
             raise ValueError(f"{path}: not a {suffix} model that can be read: {text}") from error
     if rules is not None:
-        raise ValueError(f"{path}: discount, reward and constraints are for files of other tools")
+        raise ValueError(
+            f"{path}: discount, horizon, reward and constraints are for files of other tools"
+        )
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -52,8 +52,7 @@ def _by_step(argument: str, policy: ArrayLike, model: RobustCMDP) -> np.ndarray:
         # Integers (H, S) are actions of each step; where H = S and S = A they may be a table instead.
         by_step |= np.shape(policy) == (steps, model.states) != shape
         if by_step:
-            each = enumerate(np.asarray(policy))
-            return np.stack([check_policy(f"{argument}[{t}]", p, *shape) for t, p in each])
+            return _checked_steps(argument, np.asarray(policy), *shape)
     if np.ndim(policy) == 3:
         raise ValueError(
             f"{argument}: expected shape ({steps}, {shape[0]}, {shape[1]}), got {np.shape(policy)}"
@@ -62,12 +61,26 @@ def _by_step(argument: str, policy: ArrayLike, model: RobustCMDP) -> np.ndarray:
     return np.broadcast_to(rows, (steps, *rows.shape)).copy()
 
 
+def _checked_steps(
+    argument: str, policy: np.ndarray, states: int, actions: int
+) -> Float[np.ndarray, "H S A"]:
+    rows = policy.reshape(-1, *policy.shape[2:])
+    try:
+        checked = check_policy(argument, rows, len(rows), actions)
+    except ValueError:  # one step after the other, to name the step
+        for t, step in enumerate(policy):
+            check_policy(f"{argument}[{t}]", step, states, actions)
+        raise
+    return checked.reshape(-1, states, actions)
+
+
 def uniform_policy(model: RobustCMDP) -> Float[np.ndarray, "*H S A"]:
     """Return the policy that takes every allowed action with the same probability."""
     allowed = np.ones((model.states, model.actions)) if model.allowed is None else model.allowed
     rows = np.array(allowed, float)
     rows /= rows.sum(-1, keepdims=True)
-    return rows if model.horizon is None else np.broadcast_to(rows, (model.horizon, *rows.shape))
+    steps = () if model.horizon is None else (model.horizon,)
+    return np.broadcast_to(rows, (*steps, model.states, model.actions))
 
 
 def random_policy(model: RobustCMDP, seed: int) -> Float[np.ndarray, "*H S A"]:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from holdfast._support.arguments import check_probability, numbers_of
 from holdfast.model.checks import frozen
 from holdfast.model.constraints import Constraint
+from holdfast.model.kernel import Kernel
 from holdfast.model.names import index_of, state_label, states_of
 
 
@@ -147,12 +148,12 @@ def resolved(rule: Reach, model: Any, argument: str) -> Reach:
     )
 
 
-def allowed_actions(given: Any, model: Any) -> Bool[np.ndarray, "S A"] | None:
+def allowed_actions(given: Any, model: Any) -> Bool[np.ndarray, "*H S A"] | None:
     """Return which actions a model allows in each state, or None if it allows all.
 
     Arguments:
         given: None, an (S, A) array of booleans, or a mapping from states to lists of actions. A state
-            that is not mentioned allows every action.
+            that is not mentioned allows every action. With a horizon also (H, S, A).
         model: the model.
 
     Raises:
@@ -178,16 +179,20 @@ def allowed_actions(given: Any, model: Any) -> Bool[np.ndarray, "S A"] | None:
             mask[row, own] = True
     else:
         mask = numbers_of("allowed", given, dtype=None)
-        if mask.dtype != bool or mask.shape != shape:
+        by_step = model.horizon is not None and mask.shape == (model.horizon, *shape)
+        if mask.dtype != bool or not (by_step or mask.shape == shape):
             raise ValueError(
                 f"allowed: expected booleans of shape {shape}, or a mapping from states to lists of "
                 f"actions, got {mask.dtype} of shape {mask.shape}"
             )
+        if by_step and isinstance(model.transitions, Kernel):
+            raise ValueError(
+                "allowed: by step it is for dense transitions, got successor lists, which steps share"
+            )
     empty = ~mask.any(-1)
     if empty.any():
-        raise ValueError(
-            f"allowed: {state_label(model, int(empty.argmax()))} has no allowed action"
-        )
+        state = int(np.argwhere(empty)[0, -1])
+        raise ValueError(f"allowed: {state_label(model, state)} has no allowed action")
     return None if mask.all() else frozen(mask)
 
 

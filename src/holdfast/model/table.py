@@ -19,7 +19,14 @@ from holdfast.model.boundaries import Boundaries
 from holdfast.model.by_step import over_steps, step_counts
 from holdfast.model.checks import SMALLEST, normalised
 from holdfast.model.cmdp import RobustCMDP
-from holdfast.model.entries import LEAST_STATES, compact_rows, entries_of, in_rows
+from holdfast.model.entries import (
+    SMALL,
+    compact_rows,
+    entries_of,
+    in_rows,
+    padded_actions,
+    padded_shape,
+)
 from holdfast.model.entries import padded_size as padded_size
 from holdfast.model.kernel import Kernel
 from holdfast.model.rules import Reach
@@ -166,7 +173,7 @@ class TableLayout:
         if self.model.allowed is not None:  # the others are copies of an allowed action
             allowed = np.asarray(self.model.allowed)
             outside = np.where(allowed, 0.0, rows)
-            moved = np.arange(self.model.actions) == allowed.argmax(-1)[:, None]
+            moved = np.arange(self.model.actions) == allowed.argmax(-1)[..., None]
             rows = rows - outside + moved * outside.sum(-1, keepdims=True)
         return normalised(np.where(rows < SMALLEST, 0.0, rows))
 
@@ -187,7 +194,7 @@ class TableLayout:
         table_shape = self.table.probabilities.shape
         rows = np.zeros((*table_shape, *array.shape[3:]))
         own = in_rows(self.place, array, table_shape[-1])
-        rows[: self.model.states] = own[:, _padded_actions(self.model.actions, table_shape[1])]
+        rows[: self.model.states] = own[:, padded_actions(self.model.actions, table_shape[1])]
         return rows
 
     def kernel(self, probabilities: Any) -> np.ndarray | Kernel:
@@ -231,26 +238,6 @@ def layout_of(model: RobustCMDP) -> TableLayout:
     return cached
 
 
-# Models of up to this many entries (512 KiB) are padded to the same few shapes: computing on them takes
-# less time than compiling for another shape.
-_SMALL = 1 << 16
-_LEAST_ACTIONS, _LEAST_SUCCESSORS = 8, 4
-
-
-def _padded_shape(states: int, actions: int, width: int, dense: bool) -> tuple[int, int, int]:
-    padded_states = padded_size(states, LEAST_STATES)
-    padded_width = padded_states if dense else padded_size(width, _LEAST_SUCCESSORS)
-    padded_actions = padded_size(actions, _LEAST_ACTIONS)
-    if padded_states * padded_actions * padded_width > _SMALL:
-        padded_actions = actions
-    return padded_states, padded_actions, padded_width
-
-
-def _padded_actions(actions: int, padded: int) -> Int[np.ndarray, " padded_A"]:
-    """Return the action that each padded action is a copy of."""
-    return np.r_[np.arange(actions), np.zeros(padded - actions, int)]
-
-
 @float64
 def _lay_out(model: RobustCMDP) -> TableLayout:
     user, model = model, only_allowed(model)
@@ -263,12 +250,12 @@ def _lay_out(model: RobustCMDP) -> TableLayout:
     states, actions, width = probabilities.shape
     dense = successors is None
     shape = states, actions, width
-    larger = _padded_shape(states, actions, width, dense)
+    larger = padded_shape(states, actions, width, dense)
     confined = uncertainty.padded(states, larger[-1])
     if confined is not None:
         shape, uncertainty = larger, confined
     make_room((shape, dense, type(uncertainty), len(model.constraints)))
-    copies = _padded_actions(actions, shape[1])
+    copies = padded_actions(actions, shape[1])
     extra = np.arange(states, shape[0])
 
     p = np.zeros(shape)
@@ -294,7 +281,7 @@ def _lay_out(model: RobustCMDP) -> TableLayout:
         laid_out[:states, :, :width] = in_rows(place, array, width)[:, copies]
         return laid_out
 
-    if p.size > _SMALL and all(signal.ndim == 2 for signal in signals):
+    if p.size > SMALL and all(signal.ndim == 2 for signal in signals):
         stacked = np.zeros((len(signals), *shape[:2], 1))
         stacked[:, :states, :, 0] = np.stack(signals)[:, :, copies]
     else:

@@ -15,6 +15,7 @@ from holdfast._support.files import write_bytes
 from holdfast.model.cmdp import RobustCMDP
 from holdfast.model.explicit import ExplicitModel
 from holdfast.model.kernel import Kernel
+from holdfast.model.rules import Reach
 from holdfast.uncertainty import Interval
 
 # Largest number of states, choices or branches that a file may announce: a damaged number must not fill
@@ -88,12 +89,17 @@ def write_umb(model: RobustCMDP, path: str | os.PathLike[str]) -> None:
     """Write a model to a UMB file: the nominal kernel, or the intervals of an `Interval` set.
 
     The reward and the constraints become reward structures, labels atomic propositions, and names of
-    actions choice actions. The format has no place for thresholds, the discount and names of states.
+    actions choice actions. Actions that are not allowed are left out. The format has no place for
+    thresholds, the discount, rules on states and names of states.
 
     Raises:
-        ValueError: the set is neither intervals nor the nominal kernel alone, or the initial
-            distribution is not uniform over some states.
+        ValueError: the set is neither intervals nor the nominal kernel alone, the initial distribution
+            is not uniform over some states, or the model has a horizon.
     """
+    if model.horizon is not None:
+        raise ValueError(
+            "horizon: UMB files have none; replace(horizon=None, discount=…) writes the model without it"
+        )
     umb_format, index = _umbi("umb.umb_to_tar"), _umbi("umb.index")
     datatypes, sized = _umbi("datatypes"), _umbi("binary").SizedType
     kernel = model.transitions
@@ -110,14 +116,15 @@ def write_umb(model: RobustCMDP, path: str | os.PathLike[str]) -> None:
             "is uniform over some states"
         )
     bounds = _bounds(model)
-    kept = (model.nominal if bounds is None else bounds[1]) > 0
-    branches = kept.sum(-1).ravel()
-    choices = model.states * model.actions
+    shape = model.states, model.actions
+    allowed = np.ones(shape, bool) if model.allowed is None else np.asarray(model.allowed)
+    kept = ((model.nominal if bounds is None else bounds[1]) > 0) & allowed[..., None]
+    branches = kept.sum(-1)[allowed]
     system = index.TransitionSystem(
         num_players=1,
         num_states=model.states,
         num_initial_states=int(start.sum()),
-        num_choices=choices,
+        num_choices=int(allowed.sum()),
         num_choice_actions=model.actions if model.action_names else 0,
         num_branches=int(branches.sum()),
         branch_probability_type=sized.for_type(_type(datatypes, bounds is not None)),
@@ -126,7 +133,7 @@ def write_umb(model: RobustCMDP, path: str | os.PathLike[str]) -> None:
     umb.index = index.UmbIndex(transition_system=system, annotations={}, valuations=None)
     umb.annotations = {}
     umb.state_is_initial = start.tolist()
-    umb.state_to_choices = (np.arange(model.states + 1) * model.actions).tolist()
+    umb.state_to_choices = np.r_[0, np.cumsum(allowed.sum(-1))].tolist()
     umb.choice_to_branches = np.r_[0, np.cumsum(branches)].tolist()
     umb.branch_to_target = successors[kept].tolist()
     if bounds is None:
@@ -135,7 +142,7 @@ def write_umb(model: RobustCMDP, path: str | os.PathLike[str]) -> None:
         pairs = zip(bounds[0][kept].tolist(), bounds[1][kept].tolist(), strict=True)
         umb.branch_to_probability = [datatypes.Interval(low, high) for low, high in pairs]
     if model.action_names:
-        umb.choice_to_choice_action = np.tile(np.arange(model.actions), model.states).tolist()
+        umb.choice_to_choice_action = np.nonzero(allowed)[1].tolist()
         umb.choice_action_to_string = list(model.action_names)
 
     def annotate(group: str, name: str, where: str, values: list, kind: Any) -> None:
@@ -144,7 +151,7 @@ def write_umb(model: RobustCMDP, path: str | os.PathLike[str]) -> None:
         umb.annotations.setdefault(group, {})[name] = {where: values}
 
     for name, signal in _signals(model).items():
-        flat = signal.ravel() if signal.ndim == 2 else signal[kept]
+        flat = signal[allowed if signal.ndim == 2 else kept]
         where = "choices" if signal.ndim == 2 else "branches"
         annotate("rewards", name, where, flat.tolist(), _type(datatypes, False))
     for name, states in (model.labels or {}).items():
@@ -189,6 +196,8 @@ def _signals(model: RobustCMDP) -> dict[str, np.ndarray]:
     """Return the reward and the signals of the constraints, under different names."""
     found = {"reward": model.reward}
     for i, constraint in enumerate(model.constraints):
+        if isinstance(constraint, Reach):
+            continue
         name = constraint.name or f"constraint {i}"
         found[name if name not in found else f"{name} {i}"] = constraint.signal
     return found

@@ -105,11 +105,15 @@ class Certificate:
 
         Raises:
             ValueError: the set is user-defined, a statement could not be proved exactly, or the model
-                has a reach rule.
+                has a reach rule, or other allowed actions at every step.
         """
         if _has_reach_rules(self.model):
             raise ValueError(
                 "certificate: proof files are about sums and means of a step; the model has a reach rule"
+            )
+        if np.ndim(self.model.allowed) == 3:
+            raise ValueError(
+                "certificate: a proof file needs the same allowed actions at every step"
             )
         save_proof(self, path)
 

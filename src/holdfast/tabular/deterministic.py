@@ -3,21 +3,24 @@
 Constraints can make randomising pay: the best policy may mix two actions in a few states. People often
 want one action for each state. The search starts at the most likely actions and at the best
 deterministic policies of the single signals, changes one state at a time, and evaluates every candidate
-exactly in the worst case. Small models are searched completely.
+exactly in the worst case. Small models are searched completely. With a horizon the steps are further
+rows of a policy, and a row is changed at a time. Only allowed actions are tried.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from holdfast._support.precision import float64
 from holdfast.model.table import TableLayout
-from holdfast.tabular.evaluation.optimum import robust_optimum
+from holdfast.tabular.evaluation.optimum import best_of
 from holdfast.tabular.evaluation.values import PolicyValues
 from holdfast.tabular.evaluation.worst_case import WorstCase, worst_case
 
@@ -28,7 +31,7 @@ _MOST_CANDIDATES = 2000
 # A change has to gain this much, relative to max(1, |reward|), or it is rounding.
 _LEAST_GAIN = 1e-9
 
-Actions = Int[np.ndarray, " S"]
+Actions = Int[np.ndarray, " rows"]
 
 
 class Score(NamedTuple):
@@ -58,8 +61,8 @@ class _Found(NamedTuple):
 
 @float64
 def best_deterministic(
-    layout: TableLayout, policy: Float[np.ndarray, "S A"], method: WorstCase
-) -> Float[np.ndarray, "S A"]:
+    layout: TableLayout, policy: Float[np.ndarray, "*H S A"], method: WorstCase
+) -> Float[np.ndarray, "*H S A"]:
     """Return the best deterministic policy of a small model, or a good one of a larger model.
 
     Arguments:
@@ -67,28 +70,40 @@ def best_deterministic(
         policy: the policy to start from.
         method: how worst cases are found.
     """
-    states, actions = policy.shape
+    shape, actions = policy.shape, policy.shape[-1]
     judged: dict[bytes, _Found] = {}
 
     def judge(candidate: Actions) -> _Found:
         key = candidate.tobytes()
         if key not in judged:
-            values = worst_case(layout.table, layout.pad_policy(np.eye(actions)[candidate]), method)
+            rows = layout.pad_policy(np.eye(actions)[candidate].reshape(shape))
+            values = dataclasses.replace(worst_case(layout.table, rows, method), kernel=None)
             judged[key] = _Found(candidate, _score(layout, values), values)
         return judged[key]
 
-    if actions**states <= _MOST_TO_ENUMERATE:
-        # The most likely actions first: they win where the action does not matter.
-        order, every = np.argsort(-policy, axis=-1, kind="stable"), np.arange(states)
-        ranks = itertools.product(range(actions), repeat=states)
-        found = _best(judge(order[every, list(rank)]) for rank in ranks)
+    allowed = _allowed(layout)
+    # The most likely actions first: they win where the action does not matter.
+    likely = np.where(allowed, policy.reshape(-1, actions), -1.0)
+    if math.prod(map(int, allowed.sum(-1))) <= _MOST_TO_ENUMERATE:
+        order = np.argsort(-likely, axis=-1, kind="stable")
+        choices = [row[: allowed[i].sum()] for i, row in enumerate(order)]
+        found = _best(judge(np.array(each)) for each in itertools.product(*choices))
     else:
-        optima = [robust_optimum(layout.table, signal).policy for signal in layout.table.signals]
+        optima = [best_of(layout.table, i).policy for i in range(len(layout.table.signals))]
         starts = [policy, *map(layout.unpad_policy, optima)]
         found = _best(
-            _climb(layout, judge(start.argmax(-1)), judge, lambda: len(judged)) for start in starts
+            _climb(layout, judge(start.reshape(-1, actions).argmax(-1)), judge, lambda: len(judged))
+            for start in starts
         )
-    return np.eye(actions)[found.actions]
+    return np.eye(actions)[found.actions].reshape(shape)
+
+
+def _allowed(layout: TableLayout) -> Bool[np.ndarray, "rows A"]:
+    """Return which actions are allowed in every row of a policy."""
+    model = layout.model
+    shape = (model.horizon or 1, model.states, model.actions)
+    mask = True if model.allowed is None else np.asarray(model.allowed)
+    return np.broadcast_to(mask, shape).reshape(-1, model.actions)
 
 
 def _best(candidates: Iterator[_Found]) -> _Found:
@@ -104,7 +119,7 @@ def _climb(
     judge: Callable[[Actions], _Found],
     judged: Callable[[], int],
 ) -> _Found:
-    """Change one state at a time while that helps; promising changes are tried first."""
+    """Change one row at a time while that helps; promising changes are tried first."""
     while judged() < _MOST_CANDIDATES:
         better = None
         for s, a in _changes(layout, found):
@@ -123,7 +138,7 @@ def _climb(
 
 
 def _changes(layout: TableLayout, found: _Found) -> Iterator[tuple[int, int]]:
-    """Yield (state, action) by their first-order gain, the largest first.
+    """Yield (row, action) by their first-order gain, the largest first.
 
     d(s)·A(s, a) is the slope of a value in the direction of a change. While constraints are violated,
     the gain is that of the violated ones.
@@ -132,9 +147,11 @@ def _changes(layout: TableLayout, found: _Found) -> Iterator[tuple[int, int]]:
     weight[0] = 1.0
     if found.score.shortfall < 0:
         weight = np.r_[0.0, _margins(layout, found.values) < 0]
-    advantages = np.stack([layout.unpad(each) for each in found.values.advantages])
-    occupancy = np.stack([layout.unpad(each) for each in found.values.occupancy])
+    allowed = _allowed(layout)
+    advantages = np.stack([layout.unpad(a).reshape(allowed.shape) for a in found.values.advantages])
+    occupancy = np.stack([layout.unpad(each).reshape(-1) for each in found.values.occupancy])
     gain = np.einsum("n,ns,nsa->sa", weight, occupancy, advantages)
+    gain[~allowed] = -np.inf
     gain[np.arange(len(gain)), found.actions] = -np.inf
     for flat in np.argsort(-gain, axis=None, kind="stable"):
         s, a = np.unravel_index(flat, gain.shape)

@@ -3,10 +3,11 @@
 Which pairs matter: with d the occupancy under the nominal kernel p, q the worst-case kernel and
 y = signal + γV the targets under q,
 
-    V_p − V_q = Σ_{s,a} d(s)·π(a|s)·(p − q)(s,a)·y(s,a) / (1 − γ)
+    V_p − V_q = Σ_{s,a} d(s)·π(a|s)·(p − q)(s,a)·y(s,a)·Σ_t γ^t
 
-exactly (the performance difference of two kernels). Each term is what nature gains in one pair. It is at
-least zero, since q is a worst response to y. Pairs with large terms are worth more data.
+exactly (the performance difference of two kernels). With a horizon the terms of all steps are added, and
+d of a `reach` rule ends with its event. Each term is what nature gains in one pair. It is at least zero,
+since q is a worst response to y. Pairs with large terms are worth more data.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from holdfast.model.names import PolicyLike, action_label, state_label
 from holdfast.model.policies import policy_of
 from holdfast.model.table import layout_of
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
-from holdfast.tabular.evaluate import Evaluation, SignalEvaluation, evaluate
+from holdfast.tabular.evaluate import (
+    ConstraintEvaluation,
+    Evaluation,
+    SignalEvaluation,
+    evaluate,
+)
 from holdfast.tabular.evaluation.worst_case import nominal_values
 
 # Factors on the radii at which the policy is evaluated by default.
@@ -134,8 +140,6 @@ def sensitivity(
     """
     for factor in factors:
         check_number("factors", factor)
-    if model.horizon is not None or any(isinstance(c, Reach) for c in model.constraints):
-        raise ValueError("model: sensitivity is for models without a horizon and reach rules")
     rows = policy_of(model, policy)
     assert model.uncertainty is not None
     evaluations = tuple(
@@ -149,48 +153,60 @@ def sensitivity(
         factors=np.asarray(factors, float),
         evaluations=evaluations,
         upper_bound=bound.value,
-        prices=bound.multipliers if feasible else np.full(len(model.constraints), np.nan),
+        prices=bound.multipliers * [c.steps for c in model.constraints]
+        if feasible
+        else np.full(len(model.constraints), np.nan),
         pairs=_pairs(model, rows, evaluate(model, rows)),
     )
 
 
 def _pairs(
-    model: RobustCMDP, policy: Float[np.ndarray, "S A"], found: Evaluation
+    model: RobustCMDP, policy: Float[np.ndarray, "*H S A"], found: Evaluation
 ) -> tuple[PairShare, ...]:
     """Return what nature gains in each pair, the largest loss of the reward first."""
     layout = layout_of(model)
     nominal = nominal_values(layout.table, layout.pad_policy(policy))
-    signals: list[tuple[SignalEvaluation, np.ndarray, float]] = [(found.reward, model.reward, 1.0)]
-    signals += [
-        (each, constraint.signal, constraint.sign)
-        for each, constraint in zip(found.constraints, model.constraints, strict=True)
-    ]
+    by_step = (-1, model.states, model.actions)
     losses = np.stack([
-        sign
-        * (layout.unpad(nominal.occupancy[i])[:, None] * policy)
-        * (
-            _expected(model.transitions, signal, model.discount * each.values)
-            - _expected(each.kernel, signal, model.discount * each.values)
-        )
-        / (1 - model.discount)
-        for i, (each, signal, sign) in enumerate(signals)
-    ], axis=-1)  # fmt: skip
+        (layout.unpad(visits)[..., None] * policy * _gains(model, each)).reshape(by_step).sum(0)
+        for visits, each in zip(nominal.occupancy, (found.reward, *found.constraints), strict=True)
+    ], axis=-1) * model.total_weight  # fmt: skip
     order = np.argsort(-losses[..., 0], axis=None, kind="stable")
     places = [np.unravel_index(flat, losses.shape[:2]) for flat in order]
+    taken = policy.reshape(by_step).max(0) > 0
     return tuple(
         PairShare(state_label(model, int(s)), action_label(model, int(a)), losses[s, a])
         for s, a in places
-        if policy[s, a] > 0
+        if taken[s, a]
     )
 
 
+def _gains(model: RobustCMDP, found: SignalEvaluation) -> Float[np.ndarray, "*H S A"]:
+    """Return (p − q)·y in every row, in the unit of the signal's limit."""
+    signal, sign, scale, discount = model.reward, 1.0, 1.0, model.discount
+    last = np.zeros(model.states)
+    if isinstance(found, ConstraintEvaluation):
+        rule = found.constraint
+        signal, sign, scale = rule.signal, rule.sign, rule.steps
+        if isinstance(rule, Reach):
+            last = sign * rule.pays
+            # The probability to reach states within a horizon is not discounted.
+            discount = discount if model.horizon is None else 1.0
+    values = found.values * scale
+    following = discount * (values if model.horizon is None else np.r_[values[1:], last[None]])
+    signal = signal if model.by_next_state(signal) else signal[..., None]
+    nominal, worst = (
+        _expected(kernel, signal, following) for kernel in (model.transitions, found.kernel)
+    )
+    return sign / scale * (nominal - worst)
+
+
 def _expected(
-    kernel: Any, signal: Float[np.ndarray, "..."], following: Float[np.ndarray, " S"]
-) -> Float[np.ndarray, "S A"]:
+    kernel: Any, signal: Float[np.ndarray, "..."], following: Float[np.ndarray, "*H S"]
+) -> Float[np.ndarray, "*H S A"]:
     """Return the expectation of signal + following(s') in every pair."""
     if isinstance(kernel, Kernel):
-        probabilities, targets = kernel.probabilities, following[kernel.successors]
+        probabilities, targets = kernel.probabilities, following[..., kernel.successors]
     else:
-        probabilities, targets = kernel, np.broadcast_to(following, kernel.shape)
-    signal = signal[..., None] if signal.ndim == 2 else signal
+        probabilities, targets = kernel, following[..., None, None, :]
     return (probabilities * (signal + targets)).sum(-1)

@@ -195,9 +195,10 @@ def solve(
         nodes: number of boxes for branch and bound in that certificate, or None for no limit but 60
             seconds; see `certify`. Policies that branch and bound could not exclude at first then start
             further, shorter runs.
-        deterministic: whether to return a policy with one action in every state. Models with up to 256
-            such policies are searched completely; otherwise the search starts at the most likely actions
-            and changes one state at a time. `Solution.price` is the reward that this costs.
+        deterministic: whether to return a policy with one action in every state, or with a horizon in
+            every state and step. Models with up to 256 such policies are searched completely; otherwise
+            the search starts at the most likely actions and changes one of them at a time.
+            `Solution.price` is the reward that this costs.
         remember: whether to search also for a policy that remembers which events of `reach` rules have
             happened. `Solution.remembered` has it, and the summary says what it gains. It is for sets
             that keep to the listed successors.
@@ -235,14 +236,6 @@ def solve(
         raise ValueError(f"nodes: regions are for a certificate, add certify=True; got {nodes}")
     if certify:
         check_nodes(model, nodes)
-    if deterministic and (
-        model.horizon is not None
-        or model.allowed is not None
-        or layout.table.boundaries is not None
-    ):
-        raise ValueError(
-            "deterministic: it is for models without a horizon, reach rules and allowed actions"
-        )
     if bounds and (model.horizon is not None or layout.table.boundaries is not None):
         raise ValueError("bounds: they are for models without a horizon and without reach rules")
     if bounds and layout.table.is_large:

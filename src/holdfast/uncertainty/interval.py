@@ -148,7 +148,7 @@ class Interval(FromCounts):
         """Return the worst response to y and the dual value that certifies it."""
         del guess  # closed form
         p, y = jnp.asarray(p), jnp.asarray(y)
-        below, above = self._room(p)
+        below, above = self.room(p)
         rows = SortedRows.of(p, y, p + above > 0)
         p, u, below, above = rows.p, rows.u, rows.take(below), rows.take(above)
         # Take from each entry all it can lose, and give it to the smallest targets first. Sums of room
@@ -180,10 +180,10 @@ class Interval(FromCounts):
     def project(self, p: Rows, q: Rows) -> Rows:
         """Return the member nearest to q, any vector, in Euclidean distance."""
         p, z = jnp.asarray(p), jnp.asarray(q)
-        below, above = self._room(p)
+        below, above = self.room(p)
         return project_box(z, p - below, p + above, p.sum(-1))
 
-    def _room(self, p: Array) -> tuple[Array, Array]:
+    def room(self, p: Array) -> tuple[Array, Array]:
         """Return how far each entry may decrease below p and increase above it."""
         radius = self.row_radius(p)[..., None]
         # Zero times infinity is zero, for a zero radius and for a closed interval.

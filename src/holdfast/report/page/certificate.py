@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.report.page.content import Card, Cell, PageTable
@@ -45,15 +45,20 @@ def values_card(record: Mapping[str, Any], about_set: str) -> Card:
 
 
 def _constraint_row(each: Mapping[str, Any]) -> list[Cell]:
-    # A constraint is written as "utility ≥ 0.7". A certificate says whether it holds.
-    name, relation, _ = re.fullmatch("(.*) ([≤≥]) (.*)", each["constraint"]).groups()  # type: ignore[union-attr]
+    # A constraint is written as "utility ≥ 0.7" or "reach broken ≤ 5 %".
+    name, relation, limit = re.fullmatch("(.*) ([≤≥]) (.*)", each["constraint"]).groups()  # type: ignore[union-attr]
     holds = each["holds"] if "holds" in each else each["margin"] - each["error"] >= 0
+    percent = limit.endswith("%")
+
+    def shown(text: Callable[[Any], str], value: Any) -> str:
+        return text(100 * value) + " %" if percent else text(value)
+
     return [
         Cell(name),
-        Cell(f"{relation} {each['threshold']:g}"),
-        Cell(value_text(each["worst"])),
-        Cell(value_text(each["nominal"])),
-        Cell(margin_text(each["margin"]), "good" if holds else "bad"),
+        Cell(f"{relation} {limit}"),
+        Cell(shown(value_text, each["worst"])),
+        Cell(shown(value_text, each["nominal"])),
+        Cell(shown(margin_text, each["margin"]), "good" if holds else "bad"),
     ]
 
 

@@ -96,10 +96,12 @@ def kernel_of_all_steps(model: RobustCMDP, kernel: np.ndarray | Kernel) -> np.nd
         model: the model.
         kernel: a kernel in the form of `SignalEvaluation.kernel`.
     """
-    copies = np.arange(model.states)[:, None], allowed_copies(model)
+    copies = allowed_copies(model)
     successors, q = rows_of(kernel)
-    q = q[..., *copies, :]
-    to = None if successors is None else successors[copies]
+    if copies.ndim == 3:
+        q = np.broadcast_to(q, (len(copies), *q.shape[-3:]))
+    q = np.take_along_axis(q, np.broadcast_to(copies, q.shape[:-1])[..., None], axis=-2)
+    to = None if successors is None else np.take_along_axis(successors, copies[..., None], axis=-2)
     if model.horizon is None:
         return q if to is None else Kernel(to, q)
     if to is None:
@@ -116,10 +118,10 @@ def policy_of_all_steps(
 ) -> Float[np.ndarray, "*H S A"]:
     """Return a policy over the states of all steps as a policy of the model, on its allowed actions."""
     moved = np.zeros_like(policy)
-    copies = np.tile(allowed_copies(model), (model.horizon or 1, 1))
-    np.add.at(moved, (np.arange(len(policy))[:, None], copies), policy)
-    steps = () if model.horizon is None else (model.horizon,)
-    return moved.reshape(*steps, model.states, model.actions)
+    steps = model.horizon or 1
+    copies = np.broadcast_to(allowed_copies(model), (steps, model.states, model.actions))
+    np.add.at(moved, (np.arange(len(policy))[:, None], copies.reshape(policy.shape)), policy)
+    return moved if model.horizon is None else moved.reshape(copies.shape)
 
 
 def rows_of(kernel: np.ndarray | Kernel) -> tuple[np.ndarray | None, np.ndarray]:

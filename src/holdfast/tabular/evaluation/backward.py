@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from holdfast._support.compilation import compiled
 from holdfast.model.table import Table
+from holdfast.tabular.evaluation.interval_columns import IntervalColumns
 from holdfast.tabular.evaluation.rounding import (
     PER_STATE,
     ROUND_UP,
@@ -79,7 +80,8 @@ class Induction(NamedTuple):
     Attributes:
         policy: the greedy policy, (H·S, A).
         values: V_t(s).
-        errors: bound on the distance of V_t(s) from the largest worst-case value, on the upper side.
+        errors: bound on the distance of V_t(s) from the largest worst-case value, and from the policy's
+            own worst-case value on the lower side.
         multipliers: nature's dual variables.
     """
 
@@ -212,27 +214,38 @@ def backward_induction(
     pays, missing = (everywhere, jnp.zeros_like(everywhere)) if boundary is None else boundary
     last_values = jnp.where(task.stops, pays[-1], 0.0)
     last_error = jnp.where(task.stops, missing[-1], 0.0)
+    columns = IntervalColumns.of(table)
 
     def step(state: tuple, now: tuple) -> tuple:
         following, error, last = state
         t, guess, pay, missed = now
         here = _at_step(table, task, t)
-        guess = jnp.where(guess > 0, guess, last)
-        rows = bracketed_rows(here, following, guess, _BLOCK_ENTRIES)
-        best = rows.value.max(-1)
-        upper = upper_values(rows, here.probabilities.shape[-1])
-        upper = (upper + here.discount * _largest_error(here, error)).max(-1)
-        greedy = jax.nn.one_hot(first_of_tied(rows.value), rows.value.shape[-1], dtype=best.dtype)
-        values = jnp.where(task.stops, pay, best)
-        excess = jnp.maximum(upper - best, 0.0) + 4 * EPS * jnp.abs(upper)
+        if columns is None:
+            rows = bracketed_rows(
+                here, following, jnp.where(guess > 0, guess, last.T), _BLOCK_ENTRIES
+            )
+            rows = jax.tree.map(jnp.transpose, rows)
+            inherited = here.discount * _largest_error(here, error).T
+        else:
+            rows = columns.brackets(here, following)
+            inherited = here.discount * columns.largest(error)
+        # Reductions over the first axis are vector operations over the states.
+        greedy = first_of_tied(rows.value)
+        rounded = row_rounding(rows, here.probabilities.shape[-1])
+        lower, upper = rows.lower - rounded - inherited, rows.upper + rounded + inherited
+        value, lower = (jnp.where(greedy, each, 0.0).sum(0) for each in (rows.value, lower))
+        excess = jnp.maximum(jnp.maximum(upper.max(0) - value, value - lower), 0.0)
+        excess = excess + 8 * EPS * (excess + jnp.abs(value))
+        values = jnp.where(task.stops, pay, value)
         error = jnp.where(task.stops, missed, jnp.where(jnp.isnan(excess), jnp.inf, excess))
         return (values, error, rows.multipliers), (greedy, values, error, rows.multipliers)
 
     clock, guesses = jnp.arange(horizon), _by_step(table, multipliers)
-    start = last_values, last_error, jnp.zeros(guesses.shape[1:])
+    start = last_values, last_error, jnp.zeros(guesses.shape[:0:-1])
     xs = clock, guesses, pays[:-1], missing[:-1]
     kept: tuple = lax.scan(step, start, xs, reverse=True)[1]
-    policy, values, errors, found = kept
+    greedy, values, errors, found = kept
+    policy, found = greedy.swapaxes(1, 2).astype(values.dtype), found.swapaxes(1, 2)
     return Induction(
         _flat(policy),
         jnp.concatenate([values, last_values[None]]),
@@ -241,16 +254,22 @@ def backward_induction(
     )
 
 
-def first_of_tied(values: Float[Array, "S A"]) -> Int[Array, " S"]:
+def first_of_tied(values: Float[Array, "A S"]) -> Bool[Array, "A S"]:
     """Return the first action whose value is the best one up to rounding, so that ties are stable."""
-    best = values.max(-1, keepdims=True)
-    return (values >= best - TIE * (1 + jnp.abs(best))).argmax(-1)
+    best, action = values.max(0), jnp.arange(len(values))[:, None]
+    tied = values >= best - TIE * (1 + jnp.abs(best))
+    return action == jnp.where(tied, action, len(values)).min(0)
 
 
-def upper_values(rows: RowBrackets, width: int) -> Float[Array, "S A"]:
+def upper_values(rows: RowBrackets, width: int) -> Float[Array, "..."]:
     """Return upper bounds on the worst responses in all rows of `width` entries, rounding included."""
+    return rows.upper + row_rounding(rows, width)
+
+
+def row_rounding(rows: RowBrackets, width: int) -> Float[Array, "..."]:
+    """Return the rounding errors of rows of `width` entries besides those of their brackets."""
     underflow = jnp.where(rows.size > 0, 16 * width * SMALLEST, 0.0)
-    return rows.upper + (PER_STATE * EPS * rows.size + underflow)
+    return PER_STATE * EPS * rows.size + underflow
 
 
 class _StepRow(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -37,8 +36,8 @@ class Optimum(NamedTuple):
         policy: a policy whose worst-case value is at least `lower`.
         lower: the policy's worst-case value less its error.
         upper: V + max(0, max_s(T̄V − V))/(1−γ), with T̄ built from members of the set.
-        values: values of the policy in the worst case of the signal, without the kernel; None for a
-            sum with probabilities, whose policy remembers events.
+        values: values of the policy in the worst case of the signal, without the kernel; None with a
+            horizon, and for a sum with probabilities, whose policy remembers events.
     """
 
     policy: Float[Array, "S A"]
@@ -68,8 +67,7 @@ def _greedy(table: Table, rows: RowBrackets) -> tuple[Float[Array, " S"], Float[
     upper = upper_values(rows, table.probabilities.shape[-1]).max(-1)
     if table.boundary is not None:
         upper = jnp.where(table.boundary.stops, table.boundary.pays, upper)
-    greedy = first_of_tied(rows.value)
-    return upper, jax.nn.one_hot(greedy, rows.value.shape[1], dtype=upper.dtype)
+    return upper, first_of_tied(rows.value.T).T.astype(upper.dtype)
 
 
 def robust_optimum(
@@ -134,13 +132,17 @@ def best_of(table: Table, index: int) -> Optimum:
 
 def _by_backward_induction(alone: Table) -> Optimum:
     """Return the optimum of a table with a horizon and one signal."""
+    policy, value, error = _induced(alone)
+    lower, upper = float(value) - float(error), float(value) + float(error)
+    return Optimum(policy, *_numbers(lower, upper), None)
+
+
+@compiled
+def _induced(alone: Table) -> tuple[Float[Array, "rows A"], Float[Array, ""], Float[Array, ""]]:
     guess = jnp.zeros((alone.rows, alone.probabilities.shape[-2]))
-    induction = backward_induction(alone, signal_task(alone), guess)
-    found = worst_case(alone, induction.policy, Dual())
-    value, error = float(found.value[0]), float(found.error[0])
-    first, missing = induction.values[0], (alone.initial * induction.errors[0]).sum()
-    upper = float(initial_value(alone, first)) + float(initial_error(alone, first, missing))
-    return Optimum(induction.policy, *_numbers(value - error, upper), found)
+    found = backward_induction(alone, signal_task(alone), guess)
+    first, missing = found.values[0], (alone.initial * found.errors[0]).sum()
+    return found.policy, initial_value(alone, first), initial_error(alone, first, missing)
 
 
 def _numbers(lower: float, upper: float) -> tuple[float, float]:
