@@ -111,7 +111,7 @@ class Certificate:
             raise ValueError(
                 "certificate: proof files are about sums and means of a step; the model has a reach rule"
             )
-        if np.ndim(self.model.allowed) == 3:
+        if np.asarray(self.model.allowed).ndim == 3:
             raise ValueError(
                 "certificate: a proof file needs the same allowed actions at every step"
             )
