@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.simulators.certificates.known_simulators import OnceDrawn, RareHeavy
+from tests.simulators.certificates.known_simulators import OnceDrawn, RareHeavy, Steady
 
 import holdfast as hf
 from holdfast.environments import PointGather, TableSimulator
@@ -66,6 +66,15 @@ def test_a_draw_once_an_episode_is_bracketed():
     assert cost.nominal < cost.found < env.worst(radius) < cost.upper
     # The issue asks for at most 0.3 of the attack's effect.
     assert (cost.upper - cost.found) / (cost.found - cost.nominal) < 0.5
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.1])
+def test_a_discounted_cost_is_counted_beyond_the_horizon(radius):
+    env = Steady(horizon=2)
+    agent = hf.as_agent(lambda seen: 0, env, cost_limit=11, limit_on="discounted")
+    cost = hf.certify(env, agent, radius=radius, episodes=200).costs[0]
+    assert cost.nominal == pytest.approx(10, rel=2e-3)  # 1/(1 − γ), without the last thousandth
+    assert cost.found <= 10 <= cost.upper <= 10.02
 
 
 def test_a_box_of_parameters_has_a_share_and_never_holds():
