@@ -106,6 +106,15 @@ def test_a_shielded_table_keeps_a_utility_under_the_worst_kernel():
     assert 0 < shielded.overridden < shielded.steps
 
 
+def test_the_fallback_draws_independently_of_the_transitions():
+    """One seed for both would make the next action depend on where the last one led."""
+    shield = hf.Shield(Scripted(), np.full((2, 2), 0.5), model=machine(5.0))
+    shield.reset(seed=3)
+    mine, theirs = shield._draw.random(200), np.random.default_rng(3).random(201)
+    assert abs(np.corrcoef(mine, theirs[:200])[0, 1]) < 0.3
+    assert abs(np.corrcoef(mine, theirs[1:])[0, 1]) < 0.3
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

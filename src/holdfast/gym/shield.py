@@ -89,10 +89,10 @@ class Shield(gymnasium.Wrapper):
         self.costs = costs_to_go(model, fallback)
         self.first_slack = _first_slack(model, self.costs)
         self.steps = self.overridden = 0
-        self._begin(None, 0)
+        self._draw = np.random.default_rng()
+        self._begin(0)
 
-    def _begin(self, seed: int | None, state: int) -> None:
-        self._draw = np.random.default_rng(seed)
+    def _begin(self, state: int) -> None:
         self._state, self._weight, self.slack = state, 1.0, self.first_slack.copy()
 
     def reset(
@@ -100,7 +100,11 @@ class Shield(gymnasium.Wrapper):
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode with the whole slack."""
         observation, info = super().reset(seed=seed, options=options)
-        self._begin(seed, self._state_of(observation))
+        if seed is not None:
+            # Not the stream of the environment's own generator, which has the same seed: the fallback
+            # policy's draws have to be independent of the transitions.
+            self._draw = np.random.default_rng((seed, 1))
+        self._begin(self._state_of(observation))
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
