@@ -97,7 +97,7 @@ class TrainCommand:
     """Agent whose policy is the initial policy: an agent file, or the folder of a run with one seed."""
     certified: Annotated[float | None, option("P", "none")] = None
     """Confidence, such as 0.99, with which the limits have to be proved. The policy is certified every
-    ten iterations, and training aims lower until the proved bound is within the limit."""
+    25 iterations, and training aims lower until the proved bound is within the limit."""
     wandb: Annotated[str, option("PROJECT", "none")] = ""
     """Project of Weights & Biases that receives the metrics."""
     out: Annotated[str, option("DIR", "runs/train/ENV-ALGORITHM[-radius-R][-seed-N]")] = ""

@@ -105,7 +105,7 @@ def train(
             and the result is the policy whose bound is closest to its limit.
         proof_options: arguments of these certificates, as in `certify`: cost_range, most_cost,
             reward_range, episodes, draws, updates and deterministic; and `every`, the number of
-            iterations between two attempts, by default 10.
+            iterations between two attempts, by default 25.
         **settings: fields of `Settings`; what is not given is `Environment.training_settings`, or the
             default of `Settings`. Examples are radius, cost_limit, limit_on, iterations, batch_size
             and trust_region; adversary takes an `AdversarySettings` or a mapping.

@@ -35,9 +35,9 @@ from holdfast.simulators.training import runs
 from holdfast.simulators.training.learner import Learner
 
 CERTIFICATES = "certificates.jsonl"
-# Iterations between two attempts. With the default settings an attempt takes about as long as ten
-# iterations on a CPU.
-_EVERY = 10
+# Iterations between two attempts, four in a run of default length. With default sizes a certificate of
+# Point Gather simulates 45 million steps for each signal, and an iteration of RCPO 0.2 million.
+_EVERY = 25
 
 
 @dataclasses.dataclass(frozen=True)
