@@ -187,14 +187,17 @@ class Certifying:
     def _nominal(
         self, signal: BoundedSignal, _: float, risk: float, tail: float, key: jax.Array
     ) -> Proved:
-        found, outside = nominal_costs(self.frozen, signal, key, self.settings.episodes)
-        costs, highest = check_finite(self.env, found), float(signal.total)
+        sizes = in_parts(self.settings.episodes, _ATTACKED_AT_ONCE)
+        keys = jax.random.split(key, len(sizes))
+        found = [nominal_costs(self.frozen, signal, each, max(sizes)) for each in keys]
+        costs = check_finite(self.env, np.concatenate([each for each, _ in found]))
+        outside, highest = sum(int(cut) for _, cut in found), float(signal.total)
         upper_risk, found_risk = (1 - _FOUND_SHARE) * risk, _FOUND_SHARE * risk
         return Proved(
             nominal=float(costs.mean()) + signal.offset,
             found=highest * lower_limit(_unit(costs, highest), found_risk) + signal.offset,
             upper=highest * upper_limit(_unit(costs, highest), upper_risk) + signal.offset + tail,
-            setup={"outside_range": int(outside), "highest": highest},
+            setup={"outside_range": outside, "highest": highest},
         )
 
     def _once(
