@@ -21,6 +21,7 @@ _PUBLIC = {
     "holdfast.gym.disturb": "disturb",
     "holdfast.gym.from_gymnasium": "from_gymnasium",
     "holdfast.gym.costs": "Transition speed_limit",
+    "holdfast.gym.shield": "Shield",
     "holdfast.model": "Constraint Kernel RobustCMDP at_least at_most reach",
     "holdfast.model.logs.from_log": "from_log",
     "holdfast.model.logs.summary": "LogSummary",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from holdfast.gym.costs import speed_limit as speed_limit
     from holdfast.gym.disturb import disturb as disturb
     from holdfast.gym.from_gymnasium import from_gymnasium as from_gymnasium
+    from holdfast.gym.shield import Shield as Shield
     from holdfast.model import Constraint as Constraint
     from holdfast.model import Kernel as Kernel
     from holdfast.model import RobustCMDP as RobustCMDP

@@ -13,6 +13,7 @@ from PIL import Image
 
 import holdfast as hf
 from holdfast.cli import main as cli
+from holdfast.simulators.certificates import proof_options
 
 TIMID = np.eye(8)[np.zeros(17, int)]  # always stakes 1, and is feasible
 BOLD = np.eye(8)[np.full(17, 7)]  # always stakes all, and is not
@@ -431,6 +432,18 @@ def test_train_writes_a_folder_that_stress_reads(main, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert json.loads(printed) == json.loads(Path("new/stress.json").read_text())
     assert json.loads(printed)["agents"] == ["pcpo-1"]
+
+
+def test_train_for_a_certificate_says_what_is_proved(main, capsys, monkeypatch):
+    few = proof_options.BoundSettings(episodes=100)
+    monkeypatch.setattr(proof_options, "BoundSettings", lambda: few)
+    train = f"{TRAIN} --iterations 1 --certified 0.9"
+    assert main(f"{train} --cost-limit 1") == 0
+    assert "pcpo-1: Proved, after iteration 1, at attempt 1, with drawn" in capsys.readouterr().out
+    assert main(f"{train} --cost-limit -39 --out other") == 3  # every step pays at most 2
+    assert "pcpo-0: Not proved: minus utility is only bounded by" in capsys.readouterr().out
+    assert main(f"{train} --cost-limit 1 --algorithm trpo --out third") == 2
+    assert "certified: the algorithm does not enforce limits" in capsys.readouterr().err
 
 
 def test_train_films_an_episode(main, capsys):

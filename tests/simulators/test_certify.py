@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.simulators.certificates.known_simulators import OnceDrawn, RareHeavy
+from tests.simulators.certificates.known_simulators import OnceDrawn, RareHeavy, Steady
 
 import holdfast as hf
 from holdfast.environments import PointGather, TableSimulator
@@ -67,6 +67,17 @@ def test_a_draw_once_an_episode_is_bracketed():
     assert (cost.upper - cost.found) / (cost.found - cost.nominal) < 0.5
 
 
+@pytest.mark.parametrize("radius", [0.0, 0.1])
+def test_a_discounted_cost_is_counted_beyond_the_horizon(radius):
+    env = Steady(horizon=2)
+    agent = hf.as_agent(lambda seen: 0, env, cost_limit=11, limit_on="discounted")
+    cost = hf.certify(env, agent, radius=radius, episodes=200).costs[0]
+    assert cost.nominal == pytest.approx(10, rel=2e-3)  # 1/(1 − γ), without the last thousandth
+    # Sums of float32 numbers are exact to 1e-6 of their size.
+    assert cost.found <= 10 <= cost.upper + 1e-4
+    assert cost.upper <= 10.02
+
+
 def test_a_box_of_parameters_has_a_share_and_never_holds():
     env = PointGather()
     box = {"speed": (0.8, 1.2)}
@@ -84,7 +95,7 @@ def test_a_box_of_parameters_has_a_share_and_never_holds():
     [
         ({}, "radius: a simulator needs a radius or a box"),
         ({"radius": 0.1, "box": {"speed": (0.8, 1.2)}}, "radius: give either radius or box"),
-        ({"radius": -1.0}, "radius: expected a number over 0"),
+        ({"radius": -1.0}, "radius: expected a number of at least 0"),
         ({"radius": 0.1, "confidence": 1.5}, "confidence: expected a number between 0 and 1"),
         ({"radius": 0.1, "cost_range": (1, 0)}, "cost_range: expected two finite numbers"),
         ({"radius": 0.1, "cost_range": (1, 0, 2)}, r"cost_range: expected \(low, high\)"),

@@ -225,16 +225,17 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 def to_json(value: Any) -> str:
     """Return a value as JSON text: NaN becomes null, an infinity the string "inf"."""
-    return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: NaN becomes None, an infinity the string "inf"."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     value = plain_number(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)

@@ -39,12 +39,13 @@ class TrainCommand:
       holdfast train point-gather --algorithm rcpo --radius 0.2 --cost-limit 0.1 --seeds 5
       holdfast train point-gather --algorithm pcpo --cost-limit 0.1 --seed 3 --steps 2_500_000
       holdfast train n-chain --radius 0.15 --limit-on discounted --weighting discounted --out runs/chain
+      holdfast train point-gather --radius 0.02 --cost-limit 0.3 --certified 0.99
       holdfast train HalfCheetah-v5 --channel "parameters mass=0.3" --speed-limit 2 --cost-limit 25
 
     Exit codes: 0 trained, 3 trained but over a limit (mean measured cost of a seed under its worst-case
     kernel, with drawn or with most likely actions, over the last tenth of the iterations and at most
-    ten), 1 the simulator failed or returned a number that is not finite, 2 bad input, 4 a file could not
-    be written, 130 interrupted.
+    ten) or, with --certified, a limit not proved, 1 the simulator failed or returned a number that is
+    not finite, 2 bad input, 4 a file could not be written, 130 interrupted.
     """
 
     environment: Annotated[Positional[str], arg(metavar="ENV")]
@@ -94,6 +95,9 @@ class TrainCommand:
     """Number of past observations and actions that the policy sees beside the current observation."""
     start: Annotated[str, option("FILE", "none")] = ""
     """Agent whose policy is the initial policy: an agent file, or the folder of a run with one seed."""
+    certified: Annotated[float | None, option("P", "none")] = None
+    """Confidence, such as 0.99, with which the limits have to be proved. The policy is certified every
+    25 iterations, and training aims lower until the proved bound is within the limit."""
     wandb: Annotated[str, option("PROJECT", "none")] = ""
     """Project of Weights & Biases that receives the metrics."""
     out: Annotated[str, option("DIR", "runs/train/ENV-ALGORITHM[-radius-R][-seed-N]")] = ""
@@ -121,7 +125,7 @@ class TrainCommand:
         from holdfast.simulators.train import TrainingError, prepare
 
         accepted = {field.name for field in dataclasses.fields(Settings)}
-        accepted |= {"seeds", "seed", "steps", "devices"}
+        accepted |= {"seeds", "seed", "steps", "devices", "certified"}
         settings = {k: v for k, v in vars(self).items() if k in accepted}
         for name in ("iterations", "batch_size", "hidden"):
             if settings[name] in (None, ()):
@@ -142,12 +146,18 @@ class TrainCommand:
         _shared.console().print(outcome_table(trained))
         if trained.over_limits:
             print(f"over a limit: {', '.join(trained.over_limits)}")
+        proofs = [(agent.label, agent.certificate) for agent in agents]
+        for label, proof in proofs:
+            if proof is not None:
+                print(f"{label}: {proof.assumptions[0]}")
+        unproved = any(proof is not None and proof.verdict != "holds" for _, proof in proofs)
         drawn = self._draw(out, agents[0], videos)
         print(f"written to {out}")
         print(f"next: holdfast stress {out}")
         if not drawn:
             return _shared.NOT_WRITTEN
-        return _shared.NOT_FEASIBLE if trained.over_limits else _shared.FEASIBLE
+        broken = unproved if self.certified is not None else bool(trained.over_limits)
+        return _shared.NOT_FEASIBLE if broken else _shared.FEASIBLE
 
     def _draw(self, out: Path, agent: Agent, videos: tuple[Path, ...]) -> bool:
         """Draw and film episodes; return False if a file could not be written."""

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from holdfast._support.arguments import check_number, check_whole_number
 from holdfast.simulators.certificates.attack_plan import Callback
-from holdfast.simulators.certificates.bounded_signal import SignalRange
 from holdfast.simulators.certificates.parameter_box import check_box
-from holdfast.simulators.certificates.proving import BoundSettings, Certifying
+from holdfast.simulators.certificates.proof_options import ProofOptions
+from holdfast.simulators.certificates.proving import Certifying
 from holdfast.simulators.certificates.simulator_certificate import (
     SimulatorCertificate,
 )
-from holdfast.simulators.check_environment import check_disturbed
 from holdfast.simulators.environment import Environment
 from holdfast.simulators.failures import host_failures
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.policy.foreign import agents_of, policy_failures
 from holdfast.simulators.stress import check_measurement, common_environment, frozen_agent
-
-_HOSTED = BoundSettings(episodes=400, draws=8, updates=20, batch=(16, 2))
 
 
 def certify(
@@ -63,7 +58,8 @@ def certify(
     Arguments:
         environment: the simulator.
         policy: an agent, or a policy of another library, as in `as_agent`.
-        radius: radius of the KL ball around the disturbance, of each step or of the episode's draw.
+        radius: radius of the KL ball around the disturbance, of each step or of the episode's draw. With
+            0 the statement is about the nominal kernel alone.
         cost_limit: limit of each cost; by default the agent's or the environment's own.
         confidence: probability with which all statements hold together.
         box: lowest and highest value of each parameter, in place of `radius`.
@@ -102,79 +98,45 @@ def certify(
     if isinstance(policy, Agent) and cost_limit is not None:
         agent = dataclasses.replace(agent, limits=tuple(np.ravel(cost_limit).astype(float)))
     env = common_environment((agent,), environment)
-    preset = _HOSTED if env.is_hosted else BoundSettings()
-    given = {"episodes": episodes, "draws": draws, "updates": updates}
-    settings = dataclasses.replace(preset, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
-    check_measurement(settings.episodes, seed, confidence)
-    check_whole_number("episodes", settings.episodes, least=4)
-    check_whole_number("draws", settings.draws, least=1)
-    check_whole_number("updates", settings.updates, least=1)
+    options = ProofOptions(
+        cost_range, most_cost, reward_range, episodes, draws, updates, deterministic
+    )
+    check_measurement(options.settings(env).episodes, seed, confidence)
     if (radius is None) == (box is None):
         raise ValueError("radius: give either radius or box")
+    work = certifying(agent, env, options, confidence, seed, callback)
+    with contextlib.closing(env), host_failures(env), policy_failures((agent,)):
+        if box is not None:
+            check_box(env, box)
+            return work.box(box)
+        ranges = options.ranges(env, radius)
+        assert radius is not None
+        return work.bound(float(radius), ranges)
+
+
+def certifying(
+    agent: Agent,
+    env: Environment,
+    options: ProofOptions,
+    confidence: float,
+    seed: int,
+    callback: Callback | None = None,
+) -> Certifying:
+    """Return the work of a certificate of an agent.
+
+    Raises:
+        ValueError: the policy has a memory.
+    """
     frozen, limits = frozen_agent(agent, env)
     if frozen.memory:
         raise ValueError(
             f"policy: a policy that remembers {frozen.memory} steps cannot be certified; use memory=0"
         )
-    frozen = dataclasses.replace(frozen, deterministic=deterministic)  # static: one way to act
-    work = Certifying(env, agent, frozen, limits, settings, confidence, seed, callback)
-    with contextlib.closing(env), host_failures(env), policy_failures((agent,)):
-        if box is not None:
-            check_box(env, box)
-            return work.box(box)
-        check_number("radius", radius, above=True)
-        assert radius is not None
-        check_disturbed(env, radius)
-        ranges = _ranges(env, cost_range, most_cost, reward_range)
-        if not env.draws_once and not env.is_replayable:
-            raise ValueError(
-                f"environment: {env.name} cannot be stepped again from a saved state, which a bound at "
-                "every step needs; draw its disturbance once an episode, or use box="
-            )
-        return work.bound(float(radius), ranges)
+    # Static: one way to act, one program.
+    frozen = dataclasses.replace(frozen, deterministic=options.deterministic)
+    settings = options.settings(env)
+    return Certifying(env, agent, frozen, limits, settings, confidence, seed, callback)
 
 
 def _own(policy: Any, cost_limit: Any) -> Any:
     return None if isinstance(policy, Agent) else cost_limit
-
-
-def _ranges(
-    env: Environment, cost_range: Any, most_cost: Any, reward_range: Any
-) -> list[SignalRange | None]:
-    """Return the range of −reward, or None without one, and of each cost."""
-    count = len(env.cost_names)
-    declared = env.signal_ranges
-    pairs: list[Any] = [None] * count if declared is None else list(declared[1:])
-    if cost_range is not None:
-        array = np.asarray(cost_range, float)
-        if array.shape not in ((2,), (count, 2)):
-            raise ValueError(
-                f"cost_range: expected (low, high), once or per cost, got {cost_range!r}"
-            )
-        pairs = np.broadcast_to(array, (count, 2)).tolist()
-    most = np.broadcast_to(math.inf if most_cost is None else np.asarray(most_cost, float), count)
-    for name, pair, cap in zip(env.cost_names, pairs, most, strict=True):
-        if pair is None:
-            raise ValueError(
-                f"cost_range: {env.name} does not declare the range of {name}; pass the lowest and "
-                "highest cost of a step, as in cost_range=(0, 1)"
-            )
-        if not (np.isfinite(pair).all() and pair[0] < pair[1]):
-            raise ValueError(f"cost_range: expected two finite numbers, low < high, got {pair!r}")
-        if not cap > 0:
-            raise ValueError(f"most_cost: expected a number over 0, got {cap!r}")
-    if reward_range is None and declared is not None:
-        reward_range = declared[0]
-    if reward_range is not None and not (
-        np.shape(reward_range) == (2,)
-        and np.isfinite(reward_range).all()
-        and reward_range[0] < reward_range[1]
-    ):
-        raise ValueError(
-            f"reward_range: expected two finite numbers, low < high, got {reward_range!r}"
-        )
-    reward = None if reward_range is None else SignalRange(-reward_range[1], -reward_range[0])
-    costs = [
-        SignalRange(float(p[0]), float(p[1]), float(m)) for p, m in zip(pairs, most, strict=True)
-    ]
-    return [reward, *costs]

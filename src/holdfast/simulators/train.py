@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -22,7 +23,7 @@ from holdfast._version import __version__
 from holdfast.registry import Algorithm
 from holdfast.simulators.check_environment import check_disturbed, check_environment
 from holdfast.simulators.environment import Environment, TrainingError
-from holdfast.simulators.failures import host_failures
+from holdfast.simulators.failures import check_finite_training, host_failures
 from holdfast.simulators.policy.agent import Agent
 from holdfast.simulators.policy.memory import Remembering, remembering
 from holdfast.simulators.training import checkpoint, runs
@@ -37,6 +38,7 @@ from holdfast.simulators.training.arguments import (
     start_from,
     takes_agents,
 )
+from holdfast.simulators.training.certified import Attempts, CertifiedGoal
 from holdfast.simulators.training.learner import Learner, first_learners, iterations
 from holdfast.simulators.training.settings import Plan, Settings, cost_limits, read_settings
 from holdfast.simulators.training.tensorboard import event_log
@@ -64,6 +66,8 @@ def train(
     wandb: str | None = None,
     devices: int = 1,
     algorithm_settings: object = None,
+    certified: float | None = None,
+    proof_options: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Agent | list[Agent]:
     """Train a policy that keeps its limits under the worst-case kernels of a simulator.
@@ -94,6 +98,14 @@ def train(
             on another number, no longer bit for bit; `run.json` records it.
         algorithm_settings: settings of the algorithm, as its settings record or a mapping; they reach
             the algorithm's function as `plan.algorithm_settings`.
+        certified: confidence with which the limits have to be proved, such as 0.99. Every few iterations
+            the policy is certified at this radius, and training aims lower until the *bound* of
+            `certify` is within the limit. The result is the proved policy with the highest reward, and
+            `Agent.certificate` is its proof. If none is proved within the iterations, a warning says so,
+            and the result is the policy whose bound is closest to its limit.
+        proof_options: arguments of these certificates, as in `certify`: cost_range, most_cost,
+            reward_range, episodes, draws, updates and deterministic; and `every`, the number of
+            iterations between two attempts, by default 25.
         **settings: fields of `Settings`; what is not given is `Environment.training_settings`, or the
             default of `Settings`. Examples are radius, cost_limit, limit_on, iterations, batch_size
             and trust_region; adversary takes an `AdversarySettings` or a mapping.
@@ -123,9 +135,14 @@ def train(
         start=start,
         devices=devices,
         algorithm_settings=algorithm_settings,
+        certified=certified,
+        proof_options=proof_options,
         **settings,
     )
     agents = run.train(None if out is None else Path(out), callback, wandb)
+    for agent in agents:
+        if agent.certificate is not None and agent.certificate.verdict != "holds":
+            warnings.warn(f"{agent.label}: {agent.certificate.assumptions[0]}", stacklevel=2)
     return agents[0] if seeds is None else agents
 
 
@@ -139,6 +156,8 @@ def prepare(
     start: Agent | Sequence[Agent] | None = None,
     devices: int = 1,
     algorithm_settings: object = None,
+    certified: float | None = None,
+    proof_options: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> TrainingRun:
     """Return the run that `train` performs, after all checks of its arguments.
@@ -174,7 +193,10 @@ def prepare(
     )
     check_environment(env, steps=0)
     agents = read_start(start, env, asked, len(every))
-    run = TrainingRun(env, chosen, asked, limits, plan, every, agents)
+    goal = CertifiedGoal.read(certified, proof_options)
+    if goal is not None:
+        goal.check(env, asked.radius, asked.memory, plan.constrained)
+    run = TrainingRun(env, chosen, asked, limits, plan, every, agents, goal)
     run.describe(), run.state_shapes()  # both raise if the environment cannot be used
     return run
 
@@ -191,6 +213,7 @@ class TrainingRun:
         plan: the static part, compiled into the program.
         seeds: the seeds.
         start: the agent from which each seed starts; empty for policies that ignore the state.
+        goal: the certificate that training aims at, or None.
     """
 
     env: Environment
@@ -200,6 +223,7 @@ class TrainingRun:
     plan: Plan
     seeds: tuple[int, ...]
     start: tuple[Agent, ...] = ()
+    goal: CertifiedGoal | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return the content of `run.json`, as JSON gives it back.
@@ -227,6 +251,7 @@ class TrainingRun:
             "constrained": self.plan.constrained,
             "seeds": list(self.seeds),
             **({"start": fingerprints(self.start)} if self.start else {}),
+            **({"certified": self.goal.describe()} if self.goal is not None else {}),
             "made_with": {
                 "holdfast": __version__,
                 "jax": jax.__version__,
@@ -243,14 +268,14 @@ class TrainingRun:
         with contextlib.closing(self.env), wandb_log(wandb, out, self.describe()) as log:
             if out is not None:
                 return self._train_in(out, callback, log)
-            learners, done = self.first(), 0
-            steps = self._advance(learners, 0)
+            learners, done, attempts = self.first(), 0, self._attempts(None, 0)
+            steps = self._advance(learners, 0, attempts)
             for learners, rows, _ in steps:
                 done = rows[-1]["iteration"] + 1
                 log(rows)
                 if self._stops(callback, rows, learners):
                     break
-            return self._agents(learners, done)
+            return self._results(learners, done, attempts)
 
     def _train_in(self, out: Path, callback: Callback | None, log: RowLog) -> list[Agent]:
         if out.exists() and not out.is_dir():
@@ -261,9 +286,10 @@ class TrainingRun:
             if learners is None:
                 learners = self.first()
                 checkpoint.save_learners(out, description, learners, 0)
+            attempts = self._attempts(out, done)
             if done < self.settings.iterations:
                 with event_log(out, description) as write_events:
-                    steps = self._advance(learners, done, f" in {out}")
+                    steps = self._advance(learners, done, attempts, f" in {out}")
                     for learners, rows, seconds in steps:
                         runs.append_rows(out, rows, seconds)
                         done = rows[-1]["iteration"] + 1
@@ -272,7 +298,7 @@ class TrainingRun:
                         log(rows)
                         if self._stops(callback, rows, learners):
                             break
-            agents = self._agents(learners, done)
+            agents = self._results(learners, done, attempts)
             runs.write_agents(out, agents)
         return agents
 
@@ -297,8 +323,15 @@ class TrainingRun:
     def _initial(self) -> tuple[Any, ...]:
         return self.plan, self.env, self.settings, self.limits, self.seeds
 
+    def _attempts(self, out: Path | None, done: int) -> Attempts | None:
+        return None if self.goal is None else Attempts(self.goal, self.env, out, done)
+
+    def _results(self, learners: Learner, done: int, attempts: Attempts | None) -> list[Agent]:
+        agents = self._agents(learners, done)
+        return agents if attempts is None else attempts.results(agents, done)
+
     def _advance(
-        self, learners: Learner, done: int, where: str = ""
+        self, learners: Learner, done: int, attempts: Attempts | None, where: str = ""
     ) -> Iterator[tuple[Learner, list[Row], float]]:
         """Perform the remaining iterations; yield states, rows and seconds of a few at a time."""
         total, devices = self.settings.iterations, self.plan.devices
@@ -306,6 +339,8 @@ class TrainingRun:
         learners = on_devices(learners, devices)
         while done < total:
             count = min(chunk, total - done)
+            if attempts is not None:
+                count = min(count, attempts.goal.every - done % attempts.goal.every)
             kept = f"; the checkpoint of iteration {done}{where} stays valid" if where else ""
             start = time.perf_counter()
             with host_failures(self.env, kept), over_devices(devices):
@@ -313,9 +348,14 @@ class TrainingRun:
                     self.algorithm, self.plan, chunk, self.env, learners, jnp.asarray(count)
                 )
                 rows = self._rows(jax.device_get(metrics), done, count)
-            self._check_finite(rows, learners, kept)
-            yield learners, rows, (time.perf_counter() - start) / count
+            check_finite_training(self.env, self.seeds, rows, learners, kept)
+            seconds = (time.perf_counter() - start) / count
             done += count
+            if attempts is not None and attempts.goal.is_due(done, total):
+                agents = self._agents(learners, done)
+                learners = attempts.follow(learners, agents, rows[-len(agents) :])
+                learners = on_devices(learners, devices)
+            yield learners, rows, seconds
 
     def _rows(self, metrics: Mapping[str, np.ndarray], done: int, count: int) -> list[Row]:
         return [
@@ -327,28 +367,6 @@ class TrainingRun:
             for i in range(count)
             for s, seed in enumerate(self.seeds)
         ]
-
-    def _check_finite(self, rows: list[Row], learners: Learner, kept: str) -> None:
-        """Raise a TrainingError before a value that is not finite is written or returned."""
-        for each in rows:
-            where = f"in iteration {each['iteration']} of seed {each['seed']}"
-            bad = each.pop("bad_step", -1)
-            if bad >= 0:
-                raise TrainingError(
-                    f"{self.env.name} returned a value that is not finite at step {bad} of an "
-                    f"episode, {where}{kept}"
-                )
-            for name, value in each.items():
-                if not np.isfinite(value).all():
-                    raise TrainingError(f"{name} on {self.env.name} is not finite {where}{kept}")
-        for path, leaf in jax.tree_util.tree_leaves_with_path(jax.device_get(learners)):
-            healthy = np.isfinite(leaf).reshape(len(self.seeds), -1).all(1)
-            if not healthy.all():
-                raise TrainingError(
-                    f"training on {self.env.name} diverged: "
-                    f"{jax.tree_util.keystr(path).lstrip('.')} is not finite after iteration "
-                    f"{rows[-1]['iteration']} of seed {self.seeds[int(np.argmin(healthy))]}{kept}"
-                )
 
     def _agents(self, learners: Learner, iterations: int) -> list[Agent]:
         """Return the agents after so many iterations."""

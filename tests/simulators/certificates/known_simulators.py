@@ -28,14 +28,15 @@ class Known(Environment):
 
 
 class OnceDrawn(Known):
-    """One draw an episode: it costs 1 above 1 if the first state is 0, and below −1 if it is 1.
+    """One draw an episode: it costs 1 above 1 if first state and action are equal, else below −1.
 
-    Nature sees the first state, so it can shift the draw to the side that costs. A bound that forgets
-    this would see a draw that costs nothing on average over the sides.
+    Nature sees the first state and action, so it can shift the draw to the side that costs. A bound
+    that forgets one of them would see a draw whose sides cost the same on average.
     """
 
     name = "once-drawn"
     draws_once = True
+    action_space = Discrete(2)
     signal_ranges = ((0.0, 1.0), (0.0, 1.0))
 
     def reset(self, key):
@@ -46,12 +47,30 @@ class OnceDrawn(Known):
         return state[1] == 0
 
     def step(self, state, action, disturbance):
-        side = jnp.where(state[0] > 0, -disturbance[0], disturbance[0])
+        side = jnp.where(state[0] == action, disturbance[0], -disturbance[0])
         cost = jnp.where((side > 1) & (state[1] == 0), 1.0, 0.0)
         return self._step(state.at[1].set(1.0), cost)
 
     def worst(self, radius):
         return most_likely(norm.sf(1), radius)
+
+
+class Steady(Known):
+    """Every step costs 1, for ever."""
+
+    name = "steady"
+    draws_once = True
+    discount = 0.9
+    signal_ranges = ((0.0, 1.0), (0.0, 1.0))
+
+    def reset(self, key):
+        return jnp.zeros(1), jnp.zeros(1)
+
+    def listens(self, state):
+        return state[0] == 0
+
+    def step(self, state, action, disturbance):
+        return self._step(jnp.ones(1), 1.0)
 
 
 class RareHeavy(Known):

@@ -17,12 +17,19 @@ from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from holdfast._support.compilation import compiled
-from holdfast.simulators.certificates.attack import FrozenPolicy
+from holdfast.simulators.certificates.attack import FrozenPolicy, Prolonged
 from holdfast.simulators.certificates.bounded_signal import BoundedSignal
 from holdfast.simulators.environment import Step
 from holdfast.simulators.nature.tilted import TiltedKernel
 from holdfast.simulators.policy.networks import MLP, Normaliser
-from holdfast.simulators.training.rollout import Nominal, Player, Sight, Situation, rollout
+from holdfast.simulators.training.rollout import (
+    Batch,
+    Nominal,
+    Player,
+    Sight,
+    Situation,
+    rollout,
+)
 
 _HIDDEN = (32, 32)
 # Full-batch Adam steps with which the regression of the attack settles.
@@ -95,9 +102,36 @@ def drawn_episodes(
     kernel: RegressionKernel | None = None,
 ) -> DrawnEpisodes:
     """Return episodes under the nominal kernel, or under an attack."""
-    sight = Sight(frozen.observations, None, None, True)
-    player = Player(frozen.env, frozen.policy, sight, frozen.deterministic)
+    player = _player(frozen)
     batch = rollout(player, kernel or _Seen.create(frozen.env), key, episodes)
+    cost, outside = _paid(batch, signal)
+    first = player.sight.of_nature(batch.nature_features[0], jnp.zeros(()))
+    return DrawnEpisodes(
+        jnp.concatenate([first, batch.disturbances[0]], axis=-1)[:episodes],
+        cost[:episodes],
+        outside,
+        (batch.heard[1:] & batch.alive[1:]).any(),
+    )
+
+
+@compiled
+def nominal_costs(
+    frozen: FrozenPolicy, signal: BoundedSignal, key: Array, episodes: int
+) -> tuple[Float[Array, " episodes"], Float[Array, ""]]:
+    """Return the costs of nominal episodes, and the number of values outside the declared range."""
+    cost, outside = _paid(
+        rollout(_player(frozen), Nominal.create(frozen.env), key, episodes), signal
+    )
+    return cost[:episodes], outside
+
+
+def _player(frozen: FrozenPolicy) -> Player:
+    env = Prolonged(frozen.env, frozen.length)  # type: ignore[abstract]
+    return frozen.player(env, Sight(frozen.observations, None, None, True))
+
+
+def _paid(batch: Batch, signal: BoundedSignal) -> tuple[Array, Array]:
+    """Return the cost of every episode, and the number of values outside the declared range."""
     left = jnp.full(batch.alive.shape[1], signal.total)
 
     def step(left: Array, at: tuple) -> tuple[Array, Array]:
@@ -108,13 +142,7 @@ def drawn_episodes(
 
     times = jnp.arange(len(batch.alive))
     left, outside = lax.scan(step, left, (times, batch.signals, batch.terminated, batch.alive))
-    first = sight.of_nature(batch.nature_features[0], jnp.zeros(()))
-    return DrawnEpisodes(
-        jnp.concatenate([first, batch.disturbances[0]], axis=-1)[:episodes],
-        (signal.total - left)[:episodes],
-        outside.sum(),
-        (batch.heard[1:] & batch.alive[1:]).any(),
-    )
+    return signal.total - left, outside.sum()
 
 
 @compiled

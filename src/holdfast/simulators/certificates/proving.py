@@ -20,7 +20,12 @@ from holdfast.simulators.certificates.bounded_mean import (
     upper_limit,
 )
 from holdfast.simulators.certificates.bounded_signal import BoundedSignal, SignalRange
-from holdfast.simulators.certificates.draw_bound import drawn_episodes, fit_attack, halves
+from holdfast.simulators.certificates.draw_bound import (
+    drawn_episodes,
+    fit_attack,
+    halves,
+    nominal_costs,
+)
 from holdfast.simulators.certificates.parameter_box import box_costs
 from holdfast.simulators.certificates.simulator_certificate import (
     CertifiedCost,
@@ -40,6 +45,7 @@ from holdfast.simulators.environment import Environment
 from holdfast.simulators.policy.agent import Agent
 
 ONCE, EVERY_STEP, BOX = "once an episode", "every step", "box of parameters"
+NOMINAL = "nominal kernel"
 # Steps simulated side by side, fresh draws included: 4 million of Point Gather take 2 GB.
 _STEPS_AT_ONCE = 4_000_000
 # Shares of a signal's risk: for what the attack found, for E U_0 and for the mean of exp(W/α).
@@ -135,7 +141,8 @@ class Certifying:
         """Return the bounds of all signals whose range is known."""
         bounded = [i for i, each in enumerate(ranges) if each is not None]
         risk = (1 - self.confidence) / len(bounded)
-        once = self.env.draws_once
+        method = NOMINAL if not radius else ONCE if self.env.draws_once else EVERY_STEP
+        prove = {NOMINAL: self._nominal, ONCE: self._once, EVERY_STEP: self._every_step}[method]
         proved: dict[int, Proved] = {}
         for done, i in enumerate(bounded):
             name = ("reward", *self.env.cost_names)[i]
@@ -150,9 +157,7 @@ class Certifying:
             # What follows the cut of a discounted sum.
             tail = given.high * discount**steps / (1 - discount) if discount < 1 else 0.0
             key = jax.random.fold_in(jax.random.PRNGKey(self.seed), i)
-            proved[i] = (self._once if once else self._every_step)(
-                signal, radius, risk, max(tail, 0.0), key
-            )
+            proved[i] = prove(signal, radius, risk, max(tail, 0.0), key)
         costs = tuple(
             CertifiedCost(name, limit, proved[i].found, proved[i].upper, proved[i].nominal)
             for i, (name, limit) in enumerate(zip(self.env.cost_names, self.limits, strict=True), 1)
@@ -162,11 +167,11 @@ class Certifying:
             found = proved[0]
             reward = CertifiedReward(-found.found, -found.upper, -found.nominal)
         return self._certificate(
-            method=ONCE if once else EVERY_STEP,
+            method=method,
             radius=radius,
             costs=costs,
             reward=reward,
-            assumptions=self._assumptions(ranges, risk, proved),
+            assumptions=self._assumptions(method, ranges, risk, proved),
             setup={
                 **dataclasses.asdict(self.settings),
                 "ranges": [None if each is None else dataclasses.asdict(each) for each in ranges],
@@ -177,6 +182,22 @@ class Certifying:
                 "seed": self.seed,
                 "limit_on": self.agent.settings.limit_on,
             },
+        )
+
+    def _nominal(
+        self, signal: BoundedSignal, _: float, risk: float, tail: float, key: jax.Array
+    ) -> Proved:
+        sizes = in_parts(self.settings.episodes, _ATTACKED_AT_ONCE)
+        keys = jax.random.split(key, len(sizes))
+        found = [nominal_costs(self.frozen, signal, each, max(sizes)) for each in keys]
+        costs = check_finite(self.env, np.concatenate([each for each, _ in found]))
+        outside, highest = sum(int(cut) for _, cut in found), float(signal.total)
+        upper_risk, found_risk = (1 - _FOUND_SHARE) * risk, _FOUND_SHARE * risk
+        return Proved(
+            nominal=float(costs.mean()) + signal.offset,
+            found=highest * lower_limit(_unit(costs, highest), found_risk) + signal.offset,
+            upper=highest * upper_limit(_unit(costs, highest), upper_risk) + signal.offset + tail,
+            setup={"outside_range": outside, "highest": highest},
         )
 
     def _once(
@@ -288,26 +309,32 @@ class Certifying:
         )
 
     def _assumptions(
-        self, ranges: Sequence[SignalRange | None], risk: float, proved: Mapping[int, Proved]
+        self,
+        method: str,
+        ranges: Sequence[SignalRange | None],
+        risk: float,
+        proved: Mapping[int, Proved],
     ) -> tuple[str, ...]:
-        settings, once = self.settings, self.env.draws_once
-        noise = self.env.disturbance
-        channel = getattr(noise, "channel", "outcome")
+        settings = self.settings
+        channel = getattr(self.env.disturbance, "channel", "outcome")
         names = ("reward", *self.env.cost_names)
         said = [f"{names[i]} in {_shown(i, each)}" for i, each in enumerate(ranges) if each]
         outside = sum(each.setup["outside_range"] for each in proved.values())
         cut = f" {outside:,} values were outside and were cut." if outside else ""
-        kernels = (
-            "the draw of an episode, given its first state and action,"
-            if once
-            else "every step, given its state and action,"
-        )
-        share = f"{100 * _FOUND_SHARE:g} %"
-        sizes = f"{settings.episodes:,} fresh episodes, half of them for the choice of α"
-        if not once:
+        any_law = "has any law within the radius of the nominal"
+        laws = {
+            ONCE: f"of the draw of an episode, given its first state and action, {any_law}",
+            EVERY_STEP: f"of every step, given its state and action, {any_law}",
+            NOMINAL: "has its nominal law",
+        }
+        sizes = f"{settings.episodes:,} fresh episodes"
+        if method != NOMINAL:
+            sizes += ", half of them for the choice of α"
+        if method == EVERY_STEP:
             sizes += f", with {settings.draws:,} fresh draws at each visited state"
+        share = f"{100 * _FOUND_SHARE:g} %"
         lines = [
-            f"The disturbance ({channel}) of {kernels} has any law within the radius of the nominal.",
+            f"The disturbance ({channel}) {laws[method]}.",
             f"Declared ranges: {'; '.join(said)}. The statements are about signals within them.{cut}",
             f"{sizes}.",
             f"Each signal has a risk of {risk:.3g}: {share} for found, the rest for the bound; every "

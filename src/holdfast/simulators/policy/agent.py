@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from holdfast._support.files import write_bytes
+from holdfast._support.files import plain, write_bytes
 from holdfast._version import __version__
 from holdfast.model import RobustCMDP
+from holdfast.simulators.certificates.simulator_certificate import SimulatorCertificate
 from holdfast.simulators.environment import Box, Discrete, Environment
 from holdfast.simulators.policy.arrays import PolicyArrays
 from holdfast.simulators.policy.memory import PolicyHistory, pair_size
@@ -42,6 +43,7 @@ class Agent:
         seed: seed of the training.
         environment: the simulator; None if the agent was loaded and its simulator is not registered.
         description: description of the simulator, as `Environment.description` returns it.
+        certificate: what `train` proved about it with `certified`; otherwise None.
 
     Example:
         >>> import holdfast as hf
@@ -58,6 +60,7 @@ class Agent:
     seed: int
     environment: Environment | None
     description: Mapping[str, Any]
+    certificate: SimulatorCertificate | None = None
 
     def __repr__(self) -> str:
         name = self.description.get("name")
@@ -280,6 +283,8 @@ class Agent:
             "sizes": [self.arrays.inputs, *(len(bias) for _, bias in self.arrays.layers)],
             "normalised": self.observations is not None,
         }
+        if self.certificate is not None:
+            header["certificate"] = plain(self.certificate.to_dict())
         return checkpoint.encode(header, (self.policy, self.observations))
 
     def check_fits(self, env: Environment, name: str) -> None:
@@ -315,6 +320,8 @@ def load_agent(
             header["seed"],
         )
         description = header["environment"]
+        proof = header.get("certificate")
+        proof = None if proof is None else SimulatorCertificate.from_dict(proof)
         if not isinstance(description, Mapping) or not isinstance(header["algorithm"], str):
             raise TypeError("the environment or the algorithm has another type")
         if type(header["seed"]) is not int or len(sizes) < 2:
@@ -328,7 +335,7 @@ def load_agent(
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path}: not an agent that this version can read ({error})") from error
     _, (policy, observations) = checkpoint.load(path, "agent", like)
-    agent = Agent(policy, observations, *known, make(description), description)
+    agent = Agent(policy, observations, *known, make(description), description, proof)
     if agent.environment is not None:
         agent.check_fits(agent.environment, f"the agent in {path}")
     return agent
