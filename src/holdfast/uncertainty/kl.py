@@ -33,9 +33,6 @@ _SMALL = 0.4
 # Ratios q/p that differ from one by less than this use the series of the logarithm, up to the power
 # 2·_SERIES − 1 of z: the next term is 1e-18 of the sum.
 _NEAR, _SERIES = 0.1, 7
-# Passes over the outcomes of a proposal. From the multiplier of similar targets one Newton step leaves an
-# error that is negligible beside that of the targets.
-_PASSES = 2
 
 
 class KL(FromCounts):
@@ -131,7 +128,7 @@ class KL(FromCounts):
 
     def propose(self, p: Columns, y: Columns, guess: PerRow) -> Proposal:
         """Return a quick worst response to y, in columns, as a proposal that another pass certifies."""
-        return kl_proposal(p, y, jnp.broadcast_to(self.radius, guess.shape), guess, _PASSES)
+        return kl_proposal(p, y, jnp.broadcast_to(self.radius, guess.shape), guess)
 
     @compiled_float64
     def lower_rounding(self, p: Rows, y: Rows, response: Response) -> PerRow:

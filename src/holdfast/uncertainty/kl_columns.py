@@ -14,11 +14,14 @@ from jaxtyping import Array
 
 from holdfast.uncertainty.rows import Columns, PerRow, Proposal
 
+# Passes over the outcomes of a row. From the multiplier of similar targets one Newton step leaves an error
+# that is negligible beside that of the targets.
+PASSES = 2
 # Largest factor by which a Newton step changes β: from a poor guess a longer step may overshoot.
 _LEAP = 8.0
 
 
-def kl_proposal(p: Columns, y: Columns, radius: PerRow, guess: PerRow, steps: int) -> Proposal:
+def kl_proposal(p: Columns, y: Columns, radius: PerRow, guess: PerRow) -> Proposal:
     """Return the tilt q ∝ p·exp(−βy) at nearly the β at which KL(q‖p) equals the radius.
 
     The value is the dual value at the last β that was tried, whose error is of second order in that of
@@ -29,7 +32,6 @@ def kl_proposal(p: Columns, y: Columns, radius: PerRow, guess: PerRow, steps: in
         y: targets.
         radius: radius of every row.
         guess: first β; where it is not positive, the search starts at the β of a small radius.
-        steps: number of passes over the outcomes, at least one.
     """
     tiny = jnp.finfo(radius.dtype).tiny
     low = functools.reduce(
@@ -46,7 +48,7 @@ def kl_proposal(p: Columns, y: Columns, radius: PerRow, guess: PerRow, steps: in
     # KL ≈ β²·variance/2 for small β.
     beta = jnp.where(guess > 0, guess, jnp.sqrt(2 * room / variance))
     beta = jnp.where(trivial, 1.0, beta)
-    for _ in range(steps):
+    for _ in range(PASSES):
         tried = beta
         weight = [a * jnp.exp(-tried * b) for a, b in zip(p, u, strict=True)]
         mass = _sum(weight)

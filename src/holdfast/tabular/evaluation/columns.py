@@ -227,17 +227,23 @@ def _solved(columns: Columns, flow: Array, constant: Array) -> Any:
     discount = columns.discount.astype(jnp.float32)
     eps = jnp.finfo(jnp.float32).eps
 
-    def operator(x: Array) -> Array:
-        rows = zip(flow.reshape(-1, len(x)), columns.successors.reshape(-1, len(x)), strict=True)
-        return discount * sum(weight * x[following] for weight, following in rows)
-
     share = jnp.maximum(_SHARE, _LEAST * eps / (1 - discount))
     return fixed_point(
-        operator,
+        lambda x: fixed_sweep(columns, flow, x),
         constant,
         constant,
         slow=jnp.ones_like(constant),  # constants are eigenvectors of a chain
         contraction=discount,
         norm=lambda residual: jnp.abs(residual).max(),
         target=lambda _: share,
+    )
+
+
+def fixed_sweep(
+    columns: Columns, flow: Float[Array, "K A S"], x: Float[Array, " S"]
+) -> Float[Array, " S"]:
+    """Return γP_π·x under a fixed kernel, in the precision of x."""
+    rows = zip(flow.reshape(-1, len(x)), columns.successors.reshape(-1, len(x)), strict=True)
+    return columns.discount.astype(x.dtype) * sum(
+        weight * x[following] for weight, following in rows
     )

@@ -31,6 +31,7 @@ def sweep(
     multipliers: Float[Array, "A S"],
     *,
     block: int = BLOCK,
+    warps: int = 4,
     interpret: bool = False,
 ) -> tuple[Float[Array, " S"], Float[Array, "A S"], Float[Array, "K A S"]]:
     """Return the fields of `columns.Swept` after one robust sweep over all states.
@@ -39,7 +40,8 @@ def sweep(
         columns: the lists, `columns.Columns`.
         values: V.
         multipliers: dual variables from which the search starts.
-        block: number of states of a block.
+        block: number of states of a block, a power of two.
+        warps: number of groups of 32 threads that share a block.
         interpret: whether to run the kernel without a GPU, for tests.
     """
     own, shared = columns.uncertainty.by_row()
@@ -82,4 +84,4 @@ def sweep(
     # Imported here: the module exists only where JAX was built for GPUs.
     from jax.experimental.pallas import triton
 
-    return tuple(call(compiler_params=triton.CompilerParams(num_warps=4))(*arrays))
+    return tuple(call(compiler_params=triton.CompilerParams(num_warps=warps))(*arrays))
