@@ -1,12 +1,13 @@
-"""One robust sweep beside the memory bandwidth, and the parts of an evaluation, on lists made on the device.
+"""One robust sweep beside the memory bandwidth, and the parts of an evaluation, on any device.
 
     python benchmarks/robust_sweep.py [--states 1000000] [--sets kl total-variation chi-square interval]
 
-Random lists as in `large_models.py`, made on the device, so that sizes are limited by its memory only.
-The first table has the seconds of one sweep and its traffic, each array counted once (successors,
-probabilities, signal, policy, V twice), as a share of that of a triad x ← b + c·x in the same run: of the
-sweep that `evaluate` uses, of other block sizes and numbers of passes, and of the certified response. The
-second has the seconds of the parts of one signal's evaluation, and the peak memory in bytes a state.
+Random lists as in `large_models.py` are made on the device, so that only its memory limits the size. The
+first lines have the seconds of the parts of one signal's evaluation, and the peak memory in bytes a
+state. The others have the seconds of one sweep and its traffic (successors, probabilities, signal, policy
+and V, each counted once, and the new V) as a share of that of a triad x ← b + c·x in the same run: of the
+sweep that `evaluate` uses, of other block sizes and numbers of passes, and of the certified response.
+On a CPU the seconds are those of the process, on all cores together, since other work may share it.
 """
 
 from __future__ import annotations
@@ -74,13 +75,14 @@ def random_arrays(states: int, actions: int, width: int) -> Any:
 
 
 def seconds(function: Callable[[], Any], repeats: int = 5) -> float:
-    """Return the wall-clock seconds per call of a compiled function, compilation left out."""
+    """Return the seconds per call of a compiled function, compilation left out."""
+    clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     jax.block_until_ready(function())
-    start = time.perf_counter()
+    start = clock()
     for _ in range(repeats):
         found = function()
     jax.block_until_ready(found)
-    return (time.perf_counter() - start) / repeats
+    return (clock() - start) / repeats
 
 
 def peak(states: int) -> str:
@@ -198,8 +200,9 @@ def sweeps(
             timed(f"kernel, blocks of {block}, {warps} warps", option, lists, values, guess)
     for passes in (1, 2, 3, 4):
         kl_columns.PASSES = passes
-        option = lambda c, v, g, n=passes: fused.sweep(c, v, g)  # noqa: E731
-        timed(f"kernel, {passes} passes", option, lists, values, guess)
+        # A new function for each: compiled programs are kept by function.
+        option = functools.partial(fused.sweep, warps=4)
+        timed(f"kernel, {passes} passes", lambda *a, run=option: run(*a), lists, values, guess)
     kl_columns.PASSES = 2
 
 

@@ -14,8 +14,8 @@ from jaxtyping import Array
 
 from holdfast.uncertainty.rows import Columns, PerRow, Proposal
 
-# Passes over the outcomes of a row. From the multiplier of similar targets one Newton step leaves an error
-# that is negligible beside that of the targets.
+# Passes over the outcomes of a row. From the multiplier of similar targets one Newton step leaves an
+# error that is negligible beside that of the targets.
 PASSES = 2
 # Largest factor by which a Newton step changes β: from a poor guess a longer step may overshoot.
 _LEAP = 8.0
