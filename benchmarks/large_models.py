@@ -135,8 +135,8 @@ def sweeps(table: Any, found: Any, policy: np.ndarray) -> dict[str, float]:
     padded = jnp.full(table.probabilities.shape[:2], 1 / policy.shape[1])
     values = jnp.zeros(table.states).at[: len(policy)].set(found.reward.values)
     robust, plain = eqx.filter_jit(columns.sweep), eqx.filter_jit(columns.fixed_sweep)
-    lists = eqx.filter_jit(columns.Columns.of)(table.only(0), padded, robust=True)
-    answer = robust(lists, values, jnp.zeros_like(padded).T)
+    lists = eqx.filter_jit(columns.Lists.of)(table.only(0), padded)
+    answer = robust(lists, values, jnp.zeros(lists.policy.shape, jnp.float32))
     # Another V, so that there is something to find: as far off as a round's V is from the next one's.
     moved = values * (1 + 1e-3)
     robust_seconds = per_call(lambda: robust(lists, moved, answer.multipliers), 3)

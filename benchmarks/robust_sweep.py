@@ -4,9 +4,10 @@
 
 Random lists as in `large_models.py` are made on the device, so that only its memory limits the size. The
 first lines have the seconds of the parts of one signal's evaluation, and the peak memory in bytes a
-state. The others have the seconds of one sweep and its traffic (successors, probabilities, signal, policy
-and V, each counted once, and the new V) as a share of that of a triad x ← b + c·x in the same run: of the
-sweep that `evaluate` uses, of other block sizes and numbers of passes, and of the certified response.
+state. The others have the seconds of one sweep, and its traffic as a share of that of a triad
+x ← b + c·x in the same run: of the sweep that `evaluate` uses, of other block sizes and numbers of
+passes, and of the certified response. Successors, probabilities, signal, policy and V are counted once,
+and the new V.
 On a CPU the seconds are those of the process, on all cores together, since other work may share it.
 """
 
@@ -38,7 +39,7 @@ _BLOCK = 1 << 18
 
 def random_set(name: str, p: Any) -> Any:
     """Return a set with arrays in the layout of the lists."""
-    radius = jnp.full(p.shape[:2], 0.05)
+    radius = jnp.array(0.05)
     sets = {
         "kl": lambda: hf.KL(0.05),
         "total-variation": lambda: hf.TotalVariation(0.05, within_support=True),
@@ -133,7 +134,7 @@ def main() -> None:
 def parts(name: str, table: Any, policy: Any, tolerance: float) -> None:
     """Print the seconds of the parts of one signal's evaluation."""
     quick = eqx.filter_jit(columns.quick_values)
-    zero = jnp.zeros(table.states), jnp.zeros_like(policy)
+    zero = jnp.zeros(table.states), jnp.zeros(policy.shape, jnp.float32)
     nominal = quick(table, policy, *zero, sparse.TOLERANCE, robust=False)
     start = nominal.values, zero[1]
     worst = quick(table, policy, *start, tolerance)
@@ -159,11 +160,12 @@ def sweeps(
 ) -> None:
     """Print the seconds and the share of the bandwidth of one sweep, by each variant."""
     quick = eqx.filter_jit(columns.quick_values)
-    zero = jnp.zeros(table.states), jnp.zeros_like(policy)
+    zero = jnp.zeros(table.states), jnp.zeros(policy.shape, jnp.float32)
     found = quick(table, policy, *zero, 1e-6)
-    lists = jax.jit(functools.partial(columns.Columns.of, robust=True))(table, policy)
+    lists = eqx.filter_jit(columns.Lists.of)(table, policy)
     # Another V, so that there is something to find: as far off as a round's V is from the next one's.
-    values, guess = found.values * (1 + 1e-3), found.multipliers.T
+    values, guess = found.values * (1 + 1e-3), found.multipliers
+    guess = guess.T if lists.in_columns else guess
 
     def timed(title: str, function: Callable[..., Any], *arguments: Any) -> None:
         try:
@@ -176,9 +178,12 @@ def sweeps(
 
     print(f"\n{name}: one sweep")
     timed("as evaluate does it", columns.sweep, lists, values, guess)
-    whole = lambda c, v, g: columns.swept(c, v[c.successors], g)  # noqa: E731
-    timed("by the compiler, at once", whole, lists, values, guess)
-    flow = columns.sweep(lists, values, guess).flow
+    timed("by the compiler, at once", columns.swept, lists, values, guess)
+    if not lists.in_columns:
+        other = eqx.filter_jit(columns.Lists.of)(table, policy, in_columns=True)
+        timed("by the compiler, in columns", columns.swept, other, values, guess.T)
+        del other
+    flow = eqx.filter_jit(columns.sweep)(lists, values, guess).flow
     short = values.astype(jnp.float32)
     timed("fixed kernel, single precision", columns.fixed_sweep, lists, flow, short)
     timed("fixed kernel, double precision", columns.fixed_sweep, lists, flow.astype(float), values)

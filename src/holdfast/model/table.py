@@ -289,6 +289,8 @@ def _lay_out(model: RobustCMDP) -> TableLayout:
             lists[extra, :, 0] = extra[:, None]
 
     def pairs(array: np.ndarray) -> np.ndarray:
+        if not array.ndim and lists is not None and states > DENSE_STATES:
+            return array  # one number for all rows, to save memory
         laid_out = np.zeros(shape[:2])
         if array.ndim and actions != shape[1]:
             array = array[:, copies]

@@ -293,5 +293,6 @@ def _large_array(
 
 @float64
 def _large_kernel(layout: TableLayout, large: LargeValues, i: int) -> np.ndarray | Kernel:
-    found = response_kernel(layout.table.only(i), large.values[i], large.multipliers[i])
+    multipliers = large.multipliers[i].astype(float)
+    found = response_kernel(layout.table.only(i), large.values[i], multipliers)
     return layout.kernel(found)

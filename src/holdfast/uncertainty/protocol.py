@@ -317,7 +317,7 @@ class UncertaintySet(eqx.Module):
 
     def by_row(self) -> tuple[Self, Self]:
         """Return the fields that differ by row, and the shared ones; `eqx.combine` joins the two."""
-        split = jax.tree.map(lambda _: True, self)
+        split = jax.tree.map(lambda field: np.ndim(field) > 0, self)
         return eqx.partition(self, split._with(**dict.fromkeys(self.shared, False)))
 
     def laid_out(

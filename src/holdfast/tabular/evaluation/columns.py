@@ -1,13 +1,13 @@
-"""Quick values of large models: sweeps over successor lists in columns.
+"""Quick values of large models by sweeps over successor lists.
 
-A column has one number for each state: the probability or the successor at one place of a list. In
-columns all arithmetic on rows is elementwise, so that compiled code is one pass over memory. The values
-found here are proposals. They prove nothing: `sparse` certifies them in a pass of its own.
+On a CPU the lists are held in columns: one array over all states for each place of a list. Arithmetic on
+rows is then elementwise, and compiled code uses vector instructions. On an accelerator the lists stay in
+rows, as in the table, and a sweep is one kernel (`fused`). The values found here are proposals. They
+prove nothing: `certified` has a pass of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from holdfast.model.table import Table
 from holdfast.tabular.evaluation import fused
-from holdfast.tabular.evaluation.iterative import fixed_point
+from holdfast.tabular.evaluation.iterative import FixedPoint, fixed_point
 from holdfast.tabular.evaluation.values import until_stop
 from holdfast.uncertainty import UncertaintySet
 
@@ -36,44 +36,67 @@ _LEAST = 16
 _PROGRESS, _MISSES = 0.5, 2
 
 
-class Columns(NamedTuple):
-    """The lists of a table with one signal in columns, and a policy.
+class Lists(eqx.Module):
+    """The lists of a table with one signal, and a policy, in columns or in rows.
+
+    Shapes are given for rows. In columns the order of the axes is reversed.
 
     Attributes:
         probabilities: nominal kernel.
         successors: next states.
         signal: the signal; J is K, or 1 if it does not depend on the next state.
         policy: π.
-        uncertainty: the set, its arrays in columns; None if nature keeps the nominal kernel.
+        uncertainty: the set; None if nature keeps the nominal kernel. Its arrays over entries have the
+            outcomes first, in columns and in rows.
         discount: γ.
+        in_columns: whether the arrays are in columns.
     """
 
-    probabilities: Float[Array, "K A S"]
-    successors: Int[Array, "K A S"]
-    signal: Float[Array, "J A S"]
-    policy: Float[Array, "A S"]
+    probabilities: Float[Array, "S A K"]
+    successors: Int[Array, "S A K"]
+    signal: Float[Array, "S A J"]
+    policy: Float[Array, "S A"]
     uncertainty: UncertaintySet | None
     discount: Float[Array, ""]
+    in_columns: bool = eqx.field(static=True)
 
     @classmethod
-    def of(cls, table: Table, policy: Float[Array, "S A"], *, robust: bool) -> Columns:
-        """Return the columns of a table with one signal."""
+    def of(
+        cls,
+        table: Table,
+        policy: Float[Array, "S A"],
+        *,
+        robust: bool = True,
+        in_columns: bool | None = None,
+    ) -> Lists:
+        """Return the lists of a table with one signal, in the layout that suits the device."""
+        if in_columns is None:
+            in_columns = jax.default_backend() == "cpu"
         lists = table.probabilities, table.successors, table.signals[0], until_stop(table, policy)
-        ball = jax.tree.map(jnp.transpose, table.uncertainty) if robust else None
-        return cls(*(array.T for array in lists), ball, table.discount)  # type: ignore[union-attr]
+        ball = table.uncertainty if robust else None
+        if in_columns:
+            lists, ball = jax.tree.map(jnp.transpose, (lists, ball))
+        elif ball is not None:
+            ball = jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0) if a.ndim == 3 else a, ball)
+        return cls(*lists, ball, table.discount, in_columns)  # type: ignore[arg-type]
 
-    def some(self, take: Callable[[Array], Array]) -> Columns:
-        """Return the columns of some states.
+    def entries(self, array: Array) -> list[Array]:
+        """Return one array over all rows for each place of a list."""
+        if self.in_columns:
+            return list(array)
+        return [array[..., k] for k in range(array.shape[-1])]
 
-        Arguments:
-            take: function that returns some entries of the last axis of an array.
-        """
-        ball = self.uncertainty
-        if ball is not None:
-            own, shared = ball.by_row()
-            ball = eqx.combine(jax.tree.map(lambda a: take(a) if a.ndim else a, own), shared)
-        lists = self.probabilities, self.successors, self.signal, self.policy
-        return Columns(*map(take, lists), ball, self.discount)
+    def joined(self, entries: list[Array]) -> Array:
+        """Return the array with these entries."""
+        return jnp.stack(entries, 0 if self.in_columns else -1)
+
+    def block(self, start: Array, size: int) -> Lists:
+        """Return the lists, in columns, of `size` states."""
+        return jax.tree.map(lambda a: _cut(a, start, size) if a.ndim else a, self)
+
+
+def _cut(array: Array, start: Array, size: int) -> Array:
+    return lax.dynamic_slice_in_dim(array, start, size, axis=-1)
 
 
 class Swept(NamedTuple):
@@ -81,57 +104,69 @@ class Swept(NamedTuple):
 
     Attributes:
         values: nearly the robust Bellman operator at V.
-        multipliers: nature's dual variables.
-        flow: π(a|s)·q(s, a, k) of nature's response, in single precision.
+        multipliers: nature's dual variables, in single precision and in the layout of the policy.
+        flow: π(a|s)·q(s, a, k) of nature's response, likewise.
     """
 
     values: Float[Array, " S"]
-    multipliers: Float[Array, "A S"]
-    flow: Float[Array, "K A S"]
+    multipliers: Float[Array, "S A"]
+    flow: Float[Array, "S A K"]
 
 
-def swept(
-    columns: Columns, following: Float[Array, "K A S"], multipliers: Float[Array, "A S"]
-) -> Swept:
-    """Return one robust sweep.
+def swept(lists: Lists, values: Float[Array, " S"], multipliers: Float[Array, "S A"]) -> Swept:
+    """Return one robust sweep over the states of some lists.
 
     Arguments:
-        columns: the lists.
-        following: V of every successor.
+        lists: the lists.
+        values: V of all states.
         multipliers: dual variables from which the search starts.
     """
-    p, policy = columns.probabilities, columns.policy
-    signal = jnp.broadcast_to(columns.signal, p.shape)
-    y = [c + columns.discount * v for c, v in zip(signal, following, strict=True)]
-    if columns.uncertainty is None:
-        kernel, value = list(p), sum(q * each for q, each in zip(p, y, strict=True))
+    p, policy = lists.entries(lists.probabilities), lists.policy
+    signal = lists.entries(lists.signal)
+    following = lists.entries(values[lists.successors])
+    y = [signal[k % len(signal)] + lists.discount * v for k, v in enumerate(following)]
+    if lists.uncertainty is None:
+        kernel, value = p, sum(q * each for q, each in zip(p, y, strict=True))
     else:
-        kernel, value, multipliers = columns.uncertainty.propose(list(p), y, multipliers)
-    flow = jnp.stack([(policy * q).astype(jnp.float32) for q in kernel])
-    return Swept((policy * value).sum(0), multipliers, flow)
+        guess = multipliers.astype(policy.dtype)
+        kernel, value, found = lists.uncertainty.propose(p, y, guess)
+        multipliers = found.astype(multipliers.dtype)
+    flow = lists.joined([(policy * q).astype(jnp.float32) for q in kernel])
+    total = (policy * value).sum(0 if lists.in_columns else -1)
+    return Swept(total, multipliers, flow)
 
 
-def sweep(columns: Columns, values: Float[Array, " S"], multipliers: Float[Array, "A S"]) -> Swept:
+def sweep(lists: Lists, values: Float[Array, " S"], multipliers: Float[Array, "S A"]) -> Swept:
     """Return one robust sweep over all states."""
     states = len(values)
-    if fused.serves(columns.uncertainty, states):
-        return Swept(*fused.sweep(columns, values, multipliers))
-    if jax.default_backend() != "cpu" or states <= _BLOCK:
-        return swept(columns, values[columns.successors], multipliers)
+    if fused.serves(lists.uncertainty, states) and not lists.in_columns:
+        return Swept(*fused.sweep(lists, values, multipliers))
+    if not lists.in_columns or states <= _BLOCK:
+        return swept(lists, values, multipliers)
 
     def body(i: Array, done: Swept) -> Swept:
         # The start of the last block is moved back where it would end beyond the last state.
         start = jnp.minimum(i * _BLOCK, states - _BLOCK)
-        block = columns.some(lambda a: lax.dynamic_slice_in_dim(a, start, _BLOCK, axis=-1))
-        guess = lax.dynamic_slice_in_dim(multipliers, start, _BLOCK, axis=-1)
-        found = swept(block, values[block.successors], guess)
+        found = swept(lists.block(start, _BLOCK), values, _cut(multipliers, start, _BLOCK))
         return jax.tree.map(
             lambda a, b: lax.dynamic_update_slice_in_dim(a, b, start, axis=-1), done, found
         )
 
-    flow = jnp.zeros(columns.probabilities.shape, jnp.float32)
+    flow = jnp.zeros(lists.probabilities.shape, jnp.float32)
     start = Swept(jnp.zeros_like(values), jnp.zeros_like(multipliers), flow)
     return lax.fori_loop(0, -(-states // _BLOCK), body, start)
+
+
+def fixed_sweep(
+    lists: Lists, flow: Float[Array, "S A K"], x: Float[Array, " S"]
+) -> Float[Array, " S"]:
+    """Return γP_π·x under a fixed kernel, in the precision of x."""
+    discount = lists.discount.astype(x.dtype)
+    if not lists.in_columns:
+        return discount * (flow * x[lists.successors]).sum((1, 2))
+    # One sum of products: a reduction over the leading axes would not be vectorised.
+    rows = zip(flow.reshape(-1, len(x)), lists.successors.reshape(-1, len(x)), strict=True)
+    return discount * sum(weight * x[following] for weight, following in rows)
 
 
 class Quick(NamedTuple):
@@ -139,7 +174,7 @@ class Quick(NamedTuple):
 
     Attributes:
         values: V.
-        multipliers: nature's dual variables.
+        multipliers: nature's dual variables, in single precision.
         settled: whether the residual is as small as the tolerance asks for.
         rounds: number of robust sweeps.
         sweeps: number of sweeps under a fixed kernel.
@@ -154,7 +189,7 @@ class Quick(NamedTuple):
 
 class _Round(NamedTuple):
     values: Array
-    found: Swept
+    multipliers: Array
     best: Array
     misses: Array
     settled: Array
@@ -185,11 +220,11 @@ def quick_values(
         tolerance: error to reach, relative to max(1, largest |V|).
         robust: whether nature chooses kernels from the set.
     """
-    columns = Columns.of(table, policy, robust=robust)
+    lists = Lists.of(table, policy, robust=robust)
     pays = 0.0 if table.boundary is None else table.boundary.pays
 
     def body(now: _Round) -> _Round:
-        found = sweep(columns, now.values, now.found.multipliers)
+        found = sweep(lists, now.values, now.multipliers)
         residual = found.values + pays - now.values
         size = jnp.abs(residual).max()
         enough = tolerance * (1 - table.discount) / 4 * jnp.maximum(1.0, jnp.abs(now.values).max())
@@ -199,13 +234,13 @@ def quick_values(
         done = settled | (misses >= _MISSES)
 
         def advance() -> tuple[Array, Array]:
-            move = _solved(columns, found.flow, residual / size)
+            move = _solved(lists, found.flow, (residual / size).astype(jnp.float32))
             return now.values + size * move.x.astype(size.dtype), move.sweeps
 
         values, sweeps = lax.cond(done, lambda: (now.values, jnp.array(0)), advance)
         return _Round(
             values=values,
-            found=found,
+            multipliers=found.multipliers,
             best=jnp.minimum(size, now.best),
             misses=misses,
             settled=settled,
@@ -214,36 +249,33 @@ def quick_values(
             sweeps=now.sweeps + sweeps,
         )
 
-    nothing = Swept(start, guess.T, jnp.zeros(columns.probabilities.shape, jnp.float32))
+    guess = guess.astype(jnp.float32)
     zero, no = jnp.array(0), jnp.array(False)
-    first = _Round(start, nothing, jnp.array(jnp.inf), zero, no, no, zero, zero)
+    first = _Round(
+        values=start,
+        multipliers=guess.T if lists.in_columns else guess,
+        best=jnp.array(jnp.inf),
+        misses=zero,
+        settled=no,
+        done=no,
+        rounds=zero,
+        sweeps=zero,
+    )
     last = lax.while_loop(lambda now: ~now.done, body, first)
-    return Quick(last.values, last.found.multipliers.T, last.settled, last.rounds, last.sweeps)
+    multipliers = last.multipliers.T if lists.in_columns else last.multipliers
+    return Quick(last.values, multipliers, last.settled, last.rounds, last.sweeps)
 
 
-def _solved(columns: Columns, flow: Array, constant: Array) -> Any:
+def _solved(lists: Lists, flow: Array, constant: Array) -> FixedPoint:
     """Return x with x = constant + γP_π·x, to a share of the constant, in single precision."""
-    constant = constant.astype(jnp.float32)
-    discount = columns.discount.astype(jnp.float32)
-    eps = jnp.finfo(jnp.float32).eps
-
-    share = jnp.maximum(_SHARE, _LEAST * eps / (1 - discount))
+    discount = lists.discount.astype(constant.dtype)
+    least = _LEAST * jnp.finfo(constant.dtype).eps / (1 - discount)
     return fixed_point(
-        lambda x: fixed_sweep(columns, flow, x),
+        lambda x: fixed_sweep(lists, flow, x),
         constant,
         constant,
         slow=jnp.ones_like(constant),  # constants are eigenvectors of a chain
         contraction=discount,
         norm=lambda residual: jnp.abs(residual).max(),
-        target=lambda _: share,
-    )
-
-
-def fixed_sweep(
-    columns: Columns, flow: Float[Array, "K A S"], x: Float[Array, " S"]
-) -> Float[Array, " S"]:
-    """Return γP_π·x under a fixed kernel, in the precision of x."""
-    rows = zip(flow.reshape(-1, len(x)), columns.successors.reshape(-1, len(x)), strict=True)
-    return columns.discount.astype(x.dtype) * sum(
-        weight * x[following] for weight, following in rows
+        target=lambda _: jnp.maximum(_SHARE, least),
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
@@ -26,56 +25,65 @@ def serves(uncertainty: Any, states: int) -> bool:
 
 
 def sweep(
-    columns: Any,
+    lists: Any,
     values: Float[Array, " S"],
-    multipliers: Float[Array, "A S"],
+    multipliers: Float[Array, "S A"],
     *,
     block: int = BLOCK,
     warps: int = 4,
     interpret: bool = False,
-) -> tuple[Float[Array, " S"], Float[Array, "A S"], Float[Array, "K A S"]]:
+) -> tuple[Float[Array, " S"], Float[Array, "S A"], Float[Array, "S A K"]]:
     """Return the fields of `columns.Swept` after one robust sweep over all states.
 
     Arguments:
-        columns: the lists, `columns.Columns`.
+        lists: the lists in rows, `columns.Lists`.
         values: V.
         multipliers: dual variables from which the search starts.
         block: number of states of a block, a power of two.
         warps: number of groups of 32 threads that share a block.
         interpret: whether to run the kernel without a GPU, for tests.
     """
-    own, shared = columns.uncertainty.by_row()
-    fields, structure = jax.tree.flatten(own)
-    fields = [jnp.broadcast_to(field, multipliers.shape) for field in fields]
-    width = len(columns.probabilities)
-    arrays = (columns.discount[None], *columns[:4], values, multipliers, *fields)
+    states, actions, width = lists.probabilities.shape
+    fields, structure = jax.tree.flatten(lists.uncertainty)
+    # A kernel reads arrays only, so that numbers become arrays of one entry.
+    fields = [field if field.ndim else field[None] for field in fields]
+    arrays = (
+        *(multipliers, values, lists.discount[None], lists.probabilities, lists.successors),
+        *(lists.signal, lists.policy, *fields),
+    )
 
     def kernel(*refs: Any) -> None:
         inputs, (total_ref, multiplier_ref, flow_ref) = refs[:-3], refs[-3:]
-        discount, p_ref, successors, signal, policy_ref, values_ref, guess, *rows = inputs
+        guess, values_ref, discount, p_ref, successors, signal, policy_ref, *rows = inputs
         here = pl.ds(pl.program_id(0) * block, block)
         gamma, total = discount[0], jnp.zeros(block, values.dtype)
-        for a in range(len(multipliers)):
-            p = [p_ref[k, a, here] for k in range(width)]
+        for a in range(actions):
+            p = [p_ref[here, a, k] for k in range(width)]
             y = [
-                signal[k % len(columns.signal), a, here]
-                + gamma * values_ref[successors[k, a, here]]
+                signal[here, a, k % lists.signal.shape[-1]]
+                + gamma * values_ref[successors[here, a, k]]
                 for k in range(width)
             ]
-            ball = eqx.combine(jax.tree.unflatten(structure, [r[a, here] for r in rows]), shared)
-            found, policy = ball.propose(p, y, guess[a, here]), policy_ref[a, here]
+            own = [row[0] if row.ndim == 1 else row[here, a] for row in rows]
+            start = guess[here, a].astype(values.dtype)
+            found = jax.tree.unflatten(structure, own).propose(p, y, start)
+            policy = policy_ref[here, a]
             total = total + policy * found.value
-            multiplier_ref[a, here] = found.multiplier
+            multiplier_ref[here, a] = found.multiplier.astype(multipliers.dtype)
             for k, q in enumerate(found.kernel):
-                flow_ref[k, a, here] = (policy * q).astype(jnp.float32)
+                flow_ref[here, a, k] = (policy * q).astype(jnp.float32)
         total_ref[here] = total
 
-    shapes = (values, multipliers, jax.ShapeDtypeStruct(columns.probabilities.shape, jnp.float32))
     call = functools.partial(
         pl.pallas_call,
         kernel,
-        grid=(len(values) // block,),
-        out_shape=[jax.ShapeDtypeStruct(each.shape, each.dtype) for each in shapes],
+        grid=(states // block,),
+        out_shape=[
+            jax.ShapeDtypeStruct(values.shape, values.dtype),
+            jax.ShapeDtypeStruct(multipliers.shape, multipliers.dtype),
+            jax.ShapeDtypeStruct(lists.probabilities.shape, jnp.float32),
+        ],
+        input_output_aliases={0: 1},  # each multiplier is read before it is written
         interpret=interpret,
         name="robust_sweep",
     )

@@ -92,7 +92,7 @@ class LargeValues(NamedTuple):
         worst: worst-case values, likewise.
         error: certified bound on the error of each worst-case value.
         values: worst-case V of each signal, (S,).
-        multipliers: nature's dual variables for each signal, (S, A).
+        multipliers: nature's dual variables for each signal, (S, A), in single precision.
     """
 
     nominal: list[float]
@@ -107,14 +107,16 @@ def evaluate(
 ) -> LargeValues:
     """Return the nominal and worst-case values of a policy, one signal after the other."""
     found = LargeValues([], [], [], [], [])
+    nothing = jnp.zeros(policy.shape, jnp.float32)
     for i in range(len(table.signals)):
         one = table.only(i)
         nominal = _nominal(one, policy)
-        values, multipliers = _proposed(one, policy, nominal, jnp.zeros_like(policy), tolerance)
+        values, multipliers = _proposed(one, policy, nominal, nothing, tolerance)
         error = float(error_of(one, policy, values, multipliers))
         if not error <= tolerance * max(1.0, float(jnp.abs(values).max())):
             last = _rounds(one, policy, values, multipliers, tolerance, max_rounds)
-            values, multipliers = last.values, last.response.multipliers
+            values = last.values
+            multipliers = last.response.multipliers.astype(jnp.float32)
             error = float(error_of(one, policy, values, multipliers))
         found.nominal.append(float(_initial_value(one, nominal)))
         found.worst.append(float(_initial_value(one, values)))
@@ -131,7 +133,7 @@ def details(
     multipliers: Float[Array, "S A"],
 ) -> tuple[Float[Array, "S A"], Float[Array, " S"]]:
     """Return the advantages and the occupancy of a table's only signal under the worst response to V."""
-    response = _respond(table, table.signals[0], policy, values, multipliers)
+    response = _respond(table, table.signals[0], policy, values, multipliers.astype(float))
     advantages = until_stop(table, response.action_values - values[:, None])
     return advantages, _occupancy(table, response.chain, table.initial)
 
@@ -140,7 +142,8 @@ def _nominal(table: Table, policy: Array) -> Array:
     """Return V of a table's only signal under the nominal kernel."""
     values = jnp.zeros(table.states)
     if table.probabilities.shape[-1] <= WIDEST:
-        found = _quick(table, policy, values, jnp.zeros_like(policy), TOLERANCE, robust=False)
+        nothing = jnp.zeros(policy.shape, jnp.float32)
+        found = _quick(table, policy, values, nothing, TOLERANCE, robust=False)
         if found.settled:
             return found.values
         values = found.values
@@ -153,7 +156,7 @@ def _proposed(
     """Return nearly worst-case values, and multipliers; the arguments where lists are too wide."""
     if table.probabilities.shape[-1] > WIDEST:
         return values, multipliers
-    found = _quick(table, policy, values, multipliers, tolerance)
+    found = _quick(table, policy, values, multipliers.astype(jnp.float32), tolerance)
     # A search that met an overflow proposes nothing.
     usable = bool(jnp.isfinite(found.values).all())
     return (found.values, found.multipliers) if usable else (values, multipliers)
@@ -175,7 +178,7 @@ def _rounds(
 ) -> _LastRound:
     """Return the last round of nature's policy iteration from V, in double precision."""
     signal = table.signals[0]
-    source = jnp.full_like(values, jnp.inf)
+    source, guess = jnp.full_like(values, jnp.inf), guess.astype(values.dtype)
     for count in range(max_rounds + 1):
         response = _respond(table, signal, policy, values, guess)
         swept = response.reward + table.discount * _next_values(table, response.chain, values)
