@@ -128,7 +128,8 @@ class KL(FromCounts):
 
     def propose(self, p: Columns, y: Columns, guess: PerRow) -> Proposal:
         """Return a quick worst response to y, in columns, as a proposal that another pass certifies."""
-        return kl_proposal(p, y, jnp.broadcast_to(self.radius, guess.shape), guess)
+        radius = jnp.broadcast_to(jnp.asarray(self.radius, guess.dtype), guess.shape)
+        return kl_proposal(p, y, radius, guess)
 
     @compiled_float64
     def lower_rounding(self, p: Rows, y: Rows, response: Response) -> PerRow:

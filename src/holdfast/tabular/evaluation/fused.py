@@ -45,8 +45,8 @@ def sweep(
     """
     states, actions, width = lists.probabilities.shape
     fields, structure = jax.tree.flatten(lists.uncertainty)
-    # A kernel reads arrays only, so that numbers become arrays of one entry.
-    fields = [field if field.ndim else field[None] for field in fields]
+    # A kernel reads arrays only, so that one number for all rows becomes a block of equal ones.
+    fields = [field if field.ndim else jnp.full(block, field, values.dtype) for field in fields]
     arrays = (
         *(multipliers, values, lists.discount[None], lists.probabilities, lists.successors),
         *(lists.signal, lists.policy, *fields),
@@ -64,7 +64,10 @@ def sweep(
                 + gamma * values_ref[successors[here, a, k]]
                 for k in range(width)
             ]
-            own = [row[0] if row.ndim == 1 else row[here, a] for row in rows]
+            own = [
+                row[here, a] if field.ndim > 1 else row[pl.ds(0, block)]
+                for row, field in zip(rows, fields, strict=True)
+            ]
             start = guess[here, a].astype(values.dtype)
             found = jax.tree.unflatten(structure, own).propose(p, y, start)
             policy = policy_ref[here, a]
