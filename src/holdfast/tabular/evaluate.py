@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from holdfast._support.precision import float64
+from holdfast._support.threads import few_threads
 from holdfast.model import Constraint, Kernel, RobustCMDP, policy_of
 from holdfast.model.names import PolicyLike
 from holdfast.model.table import TableLayout, layout_of
@@ -146,6 +147,7 @@ def feasibility(evaluation: Evaluation) -> str:
     return f"{verdict} in the worst case (numerical error {error})"
 
 
+@few_threads
 @float64
 def evaluate(
     model: RobustCMDP, policy: PolicyLike, *, worst_case: str | WorstCase = "dual"
