@@ -86,8 +86,8 @@ def small():
         uncertainty=hf.KL(0.05),
     )
     layout = layout_of(model)
-    policy = layout.pad_policy(rng.dirichlet(np.ones(actions), states))
     with jax.enable_x64(True):
+        policy = layout.pad_policy(rng.dirichlet(np.ones(actions), states))
         values = jnp.asarray(10 * rng.random(layout.table.states))
     return layout.table.only(0), policy, values
 

@@ -31,9 +31,13 @@ _BLOCK = 1 << 13
 _SHARE = 3e-3
 # The residual of single-precision values cannot be smaller than this many rounding errors.
 _LEAST = 16
-# Rounds end after two in a row that did not halve the smallest residual: the rest is rounding, or single
-# precision is too coarse for a discount this close to one. One such round is common at the start.
-_PROGRESS, _MISSES = 0.5, 2
+# Rounds end after three in a row that did not halve the smallest residual: the rest is rounding, or
+# single precision is too coarse for a discount this close to one. One or two such rounds are common at
+# the start.
+_PROGRESS, _MISSES = 0.5, 3
+# Sweeps that only find multipliers, before the first round, where none are known. A wide ball has large
+# multipliers, which Newton's method reaches in several steps.
+_FIRST_SWEEPS = 4
 
 
 class Lists(eqx.Module):
@@ -249,11 +253,19 @@ def quick_values(
             sweeps=now.sweeps + sweeps,
         )
 
+    def known() -> Array:
+        return guess.T if lists.in_columns else guess
+
+    def found_first() -> Array:
+        again = lambda _, multipliers: sweep(lists, start, multipliers).multipliers  # noqa: E731
+        return lax.fori_loop(0, _FIRST_SWEEPS, again, known())
+
     guess = guess.astype(jnp.float32)
+    multipliers = lax.cond((guess > 0).any(), known, found_first) if robust else known()
     zero, no = jnp.array(0), jnp.array(False)
     first = _Round(
         values=start,
-        multipliers=guess.T if lists.in_columns else guess,
+        multipliers=multipliers,
         best=jnp.array(jnp.inf),
         misses=zero,
         settled=no,
