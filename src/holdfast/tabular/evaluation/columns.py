@@ -31,10 +31,10 @@ _BLOCK = 1 << 13
 _SHARE = 3e-3
 # The residual of single-precision values cannot be smaller than this many rounding errors.
 _LEAST = 16
-# Rounds end after three in a row that did not halve the smallest residual: the rest is rounding, or
-# single precision is too coarse for a discount this close to one. One or two such rounds are common at
-# the start.
-_PROGRESS, _MISSES = 0.5, 3
+# Rounds end when the residual is this many rounding errors of V, or after so many in a row that did not
+# halve the smallest one: single precision is then too coarse for a discount this close to one. With a
+# wide ball nature's policy iteration has some such rounds at the start.
+_FLOOR, _PROGRESS, _MISSES = 64, 0.5, 8
 # Sweeps that only find multipliers, before the first round, where none are known. A wide ball has large
 # multipliers, which Newton's method reaches in several steps.
 _FIRST_SWEEPS = 4
@@ -234,8 +234,9 @@ def quick_values(
         enough = tolerance * (1 - table.discount) / 4 * jnp.maximum(1.0, jnp.abs(now.values).max())
         # A residual that is not a number is a miss.
         misses = jnp.where(size <= _PROGRESS * now.best, 0, now.misses + 1)
+        floor = _FLOOR * jnp.finfo(size.dtype).eps * jnp.abs(now.values).max()
         settled = size <= enough
-        done = settled | (misses >= _MISSES)
+        done = settled | (size <= floor) | (misses >= _MISSES)
 
         def advance() -> tuple[Array, Array]:
             move = _solved(lists, found.flow, (residual / size).astype(jnp.float32))
