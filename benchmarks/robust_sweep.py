@@ -152,16 +152,15 @@ def main() -> None:
 def parts(name: str, table: Any, policy: Any, tolerance: float) -> None:
     """Print the seconds of the parts of one signal's evaluation."""
     quick = eqx.filter_jit(columns.quick_values)
-    zero = jnp.zeros(table.states), jnp.zeros(policy.shape, jnp.float32)
-    nominal = quick(table, policy, *zero, sparse.TOLERANCE, robust=False)
-    start = nominal.values, zero[1]
-    worst = quick(table, policy, *start, tolerance)
+    nominal = quick(table, policy, sparse.TOLERANCE, robust=False)
+    nominal = nominal._replace(multipliers=None)
+    worst = quick(table, policy, tolerance, nominal.values)
     after_search = peak(table.states)
     found = worst.values, worst.multipliers
     error = error_of(table, policy, *found)
     times = {
-        "nominal": seconds(lambda: quick(table, policy, *zero, sparse.TOLERANCE, robust=False), 2),
-        "worst": seconds(lambda: quick(table, policy, *start, tolerance), 2),
+        "nominal": seconds(lambda: quick(table, policy, sparse.TOLERANCE, robust=False), 2),
+        "worst": seconds(lambda: quick(table, policy, tolerance, nominal.values), 2),
         "certificate": seconds(lambda: error_of(table, policy, *found), 2),
     }
     shown = ", ".join(f"{part} {time:.4f}" for part, time in times.items())
@@ -178,8 +177,7 @@ def sweeps(
 ) -> None:
     """Print the seconds and the share of the bandwidth of one sweep, by each variant."""
     quick = eqx.filter_jit(columns.quick_values)
-    zero = jnp.zeros(table.states), jnp.zeros(policy.shape, jnp.float32)
-    found = quick(table, policy, *zero, 1e-6)
+    found = quick(table, policy, 1e-6)
     lists = eqx.filter_jit(columns.Lists.of)(table, policy)
     # Another V, so that there is something to find: as far off as a round's V is from the next one's.
     values, guess = found.values * (1 + 1e-3), found.multipliers

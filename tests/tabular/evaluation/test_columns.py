@@ -123,14 +123,12 @@ def test_the_kernel_of_a_gpu_is_lowered_without_one(small):
     assert "robust_sweep" in lowered.as_text()
 
 
-def worst_proposal(table, policy, start, guess, tolerance, *, robust=True):
-    """A proposal that is wrong everywhere and claims to be right."""
-    del policy, tolerance, robust
-    wrong = jnp.full_like(start, jnp.nan if table.states % 2 else 7.0)
-    return columns.Quick(wrong, guess, jnp.array(False), jnp.array(1), jnp.array(1))
+@pytest.mark.parametrize("wrong", [7.0, np.nan])
+def test_a_wrong_proposal_changes_neither_values_nor_certificates(wrong, monkeypatch):
+    def worst_proposal(table, policy, *_, **__):
+        values, multipliers = jnp.full(table.states, wrong), jnp.ones(policy.shape, jnp.float32)
+        return columns.Quick(values, multipliers, jnp.array(False), jnp.array(1), jnp.array(1))
 
-
-def test_a_wrong_proposal_changes_neither_values_nor_certificates(monkeypatch):
     model = hf.environments.gambler()
     policy = np.zeros(model.states, int)
     expected = hf.evaluate(model, policy)

@@ -35,9 +35,9 @@ _LEAST = 16
 # halve the smallest one: single precision is then too coarse for a discount this close to one. With a
 # wide ball nature's policy iteration has some such rounds at the start.
 _FLOOR, _PROGRESS, _MISSES = 64, 0.5, 8
-# Sweeps that only find multipliers, before the first round, where none are known. A wide ball has large
-# multipliers, which Newton's method reaches in several steps.
-_FIRST_SWEEPS = 4
+# Sweeps that only find multipliers, before a round without a guess of them or after such a round. In a
+# wide ball multipliers change a lot with V, and need several steps.
+_REFINING = 6
 
 
 class Lists(eqx.Module):
@@ -205,9 +205,9 @@ class _Round(NamedTuple):
 def quick_values(
     table: Table,
     policy: Float[Array, "S A"],
-    start: Float[Array, " S"],
-    guess: Float[Array, "S A"],
     tolerance: Any,
+    start: Float[Array, " S"] | None = None,
+    guess: Float[Array, "S A"] | None = None,
     *,
     robust: bool = True,
 ) -> Quick:
@@ -219,16 +219,20 @@ def quick_values(
     Arguments:
         table: the model with one signal.
         policy: (S, A).
-        start: first guess of V, (S,).
-        guess: first guess of nature's dual variables, (S, A).
         tolerance: error to reach, relative to max(1, largest |V|).
+        start: first guess of V, (S,); default: zero.
+        guess: first guess of nature's dual variables, (S, A); default: none.
         robust: whether nature chooses kernels from the set.
     """
     lists = Lists.of(table, policy, robust=robust)
     pays = 0.0 if table.boundary is None else table.boundary.pays
 
     def body(now: _Round) -> _Round:
-        found = sweep(lists, now.values, now.multipliers)
+        def refined(_: int, multipliers: Array) -> Array:
+            return sweep(lists, now.values, multipliers).multipliers
+
+        more = jnp.where(now.misses > 0, _REFINING, 0) if robust else 0
+        found = sweep(lists, now.values, lax.fori_loop(0, more, refined, now.multipliers))
         residual = found.values + pays - now.values
         size = jnp.abs(residual).max()
         enough = tolerance * (1 - table.discount) / 4 * jnp.maximum(1.0, jnp.abs(now.values).max())
@@ -254,21 +258,17 @@ def quick_values(
             sweeps=now.sweeps + sweeps,
         )
 
-    def known() -> Array:
-        return guess.T if lists.in_columns else guess
-
-    def found_first() -> Array:
-        again = lambda _, multipliers: sweep(lists, start, multipliers).multipliers  # noqa: E731
-        return lax.fori_loop(0, _FIRST_SWEEPS, again, known())
-
+    if start is None:
+        start = jnp.zeros(table.states)
+    if guess is None:
+        guess = jnp.zeros(policy.shape)
     guess = guess.astype(jnp.float32)
-    multipliers = lax.cond((guess > 0).any(), known, found_first) if robust else known()
     zero, no = jnp.array(0), jnp.array(False)
     first = _Round(
         values=start,
-        multipliers=multipliers,
+        multipliers=guess.T if lists.in_columns else guess,
         best=jnp.array(jnp.inf),
-        misses=zero,
+        misses=jnp.where((guess > 0).any(), 0, 1),
         settled=no,
         done=no,
         rounds=zero,

@@ -107,11 +107,10 @@ def evaluate(
 ) -> LargeValues:
     """Return the nominal and worst-case values of a policy, one signal after the other."""
     found = LargeValues([], [], [], [], [])
-    nothing = jnp.zeros(policy.shape, jnp.float32)
     for i in range(len(table.signals)):
         one = table.only(i)
         nominal = _nominal(one, policy)
-        values, multipliers = _proposed(one, policy, nominal, nothing, tolerance)
+        values, multipliers = _proposed(one, policy, nominal, None, tolerance)
         error = float(error_of(one, policy, values, multipliers))
         if not error <= tolerance * max(1.0, float(jnp.abs(values).max())):
             last = _rounds(one, policy, values, multipliers, tolerance, max_rounds)
@@ -140,26 +139,30 @@ def details(
 
 def _nominal(table: Table, policy: Array) -> Array:
     """Return V of a table's only signal under the nominal kernel."""
-    values = jnp.zeros(table.states)
     if table.probabilities.shape[-1] <= WIDEST:
-        nothing = jnp.zeros(policy.shape, jnp.float32)
-        found = _quick(table, policy, values, nothing, TOLERANCE, robust=False)
+        found = _quick(table, policy, TOLERANCE, robust=False)
         if found.settled:
             return found.values
         values = found.values
+    else:
+        values = jnp.zeros(table.states)
     return _under(table, table.signals[0], policy, table.probabilities, values, values).values
 
 
 def _proposed(
-    table: Table, policy: Array, values: Array, multipliers: Array, tolerance: float
+    table: Table, policy: Array, values: Array, multipliers: Array | None, tolerance: float
 ) -> tuple[Array, Array]:
-    """Return nearly worst-case values, and multipliers; the arguments where lists are too wide."""
-    if table.probabilities.shape[-1] > WIDEST:
-        return values, multipliers
-    found = _quick(table, policy, values, multipliers.astype(jnp.float32), tolerance)
-    # A search that met an overflow proposes nothing.
-    usable = bool(jnp.isfinite(found.values).all())
-    return (found.values, found.multipliers) if usable else (values, multipliers)
+    """Return nearly worst-case values, and multipliers in single precision."""
+    if multipliers is not None:
+        multipliers = multipliers.astype(jnp.float32)
+    if table.probabilities.shape[-1] <= WIDEST:
+        found = _quick(table, policy, tolerance, values, multipliers)
+        # A search that met an overflow proposes nothing.
+        if jnp.isfinite(found.values).all():
+            return found.values, found.multipliers
+    if multipliers is None:
+        multipliers = jnp.zeros(policy.shape, jnp.float32)
+    return values, multipliers
 
 
 class _LastRound(NamedTuple):

@@ -35,8 +35,8 @@ T = TypeVar("T")
 # Worst responses are computed for blocks of states with at most this many entries. 2¹⁴ doubles are
 # 128 KiB, so that a block's rows and their temporaries stay in the second-level cache.
 _BLOCK_ENTRIES = 1 << 14
-# On an accelerator blocks only limit memory: a temporary of 2²⁴ doubles has 128 MiB.
-_DEVICE_ENTRIES = 1 << 24
+# On an accelerator blocks only limit memory: a temporary of 2²³ doubles has 64 MiB.
+_DEVICE_ENTRIES = 1 << 23
 
 
 class PolicyValues(eqx.Module):
