@@ -139,13 +139,12 @@ def details(
 
 def _nominal(table: Table, policy: Array) -> Array:
     """Return V of a table's only signal under the nominal kernel."""
+    values = jnp.zeros(table.states)
     if table.probabilities.shape[-1] <= WIDEST:
         found = _quick(table, policy, TOLERANCE, robust=False)
         if found.settled:
             return found.values
-        values = found.values
-    else:
-        values = jnp.zeros(table.states)
+        values = jnp.where(jnp.isfinite(found.values).all(), found.values, values)
     return _under(table, table.signals[0], policy, table.probabilities, values, values).values
 
 
