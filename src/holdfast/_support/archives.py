@@ -122,7 +122,7 @@ def _member(
         before = sum(struct.unpack("<HH", plain.read(4)))
     start = member.header_offset + 30 + before + skipped
     order = "F" if is_fortran else "C"
-    return np.memmap(path, dtype, "r", offset=start, shape=shape, order=order)  # type: ignore[call-overload, no-any-return]
+    return np.memmap(path, dtype, "r", offset=start, shape=shape, order=order)  # type: ignore[call-overload]
 
 
 def _array(file: IO[bytes], size: int) -> np.ndarray:

@@ -191,7 +191,7 @@ class Quick(NamedTuple):
     sweeps: Int[Array, ""]
 
 
-class _Round(NamedTuple):
+class _QuickRound(NamedTuple):
     values: Array
     multipliers: Array
     best: Array
@@ -227,7 +227,7 @@ def quick_values(
     lists = Lists.of(table, policy, robust=robust)
     pays = 0.0 if table.boundary is None else table.boundary.pays
 
-    def body(now: _Round) -> _Round:
+    def body(now: _QuickRound) -> _QuickRound:
         def refined(_: int, multipliers: Array) -> Array:
             return sweep(lists, now.values, multipliers).multipliers
 
@@ -247,7 +247,7 @@ def quick_values(
             return now.values + size * move.x.astype(size.dtype), move.sweeps
 
         values, sweeps = lax.cond(done, lambda: (now.values, jnp.array(0)), advance)
-        return _Round(
+        return _QuickRound(
             values=values,
             multipliers=found.multipliers,
             best=jnp.minimum(size, now.best),
@@ -264,7 +264,7 @@ def quick_values(
         guess = jnp.zeros(policy.shape)
     guess = guess.astype(jnp.float32)
     zero, no = jnp.array(0), jnp.array(False)
-    first = _Round(
+    first = _QuickRound(
         values=start,
         multipliers=guess.T if lists.in_columns else guess,
         best=jnp.array(jnp.inf),
