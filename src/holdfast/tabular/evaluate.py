@@ -217,9 +217,9 @@ def layout_features(layout: TableLayout, method: WorstCase) -> WorstCase:
 
 def _reported(
     layout: TableLayout,
-    worst: Sequence[float],
-    nominal: Sequence[float],
-    errors: Sequence[float],
+    worst: Sequence[float] | np.ndarray,
+    nominal: Sequence[float] | np.ndarray,
+    errors: Sequence[float] | np.ndarray,
     array: Callable[[int, str], np.ndarray],
     kernel: Callable[[int], np.ndarray | Kernel],
 ) -> Evaluation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import equinox as eqx
 import jax
@@ -225,12 +225,13 @@ class UncertaintySet(eqx.Module):
             guess: multipliers of a similar problem.
         """
         own, shared = self._flat_columns(p).by_row()
+        flat = [jnp.stack([column.ravel() for column in columns]) for columns in (p, y)]
 
         def respond(own: Self, p: Array, y: Array, guess: Array) -> Response:
-            return eqx.combine(own, shared).respond(p, y, guess)  # type: ignore[no-any-return]
+            return cast(Any, eqx.combine(own, shared)).respond(p, y, guess)
 
-        flat = [jnp.stack([column.ravel() for column in columns]) for columns in (p, y)]
-        found = jax.vmap(respond, in_axes=-1, out_axes=-1)(own, *flat, guess.ravel())
+        by_row = cast(Any, jax.vmap(respond, in_axes=-1, out_axes=-1))
+        found = by_row(own, *flat, guess.ravel())
         *kernel, value, multiplier = (
             each.reshape(guess.shape) for each in (*found.kernel, found.value, found.multiplier)
         )

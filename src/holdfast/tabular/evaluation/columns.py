@@ -8,6 +8,7 @@ prove nothing: `certified` has a pass of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -130,7 +131,8 @@ def swept(lists: Lists, values: Float[Array, " S"], multipliers: Float[Array, "S
     following = lists.entries(values[lists.successors])
     y = [signal[k % len(signal)] + lists.discount * v for k, v in enumerate(following)]
     if lists.uncertainty is None:
-        kernel, value = p, sum(q * each for q, each in zip(p, y, strict=True))
+        kernel: Sequence[Array] = p
+        value = sum(q * each for q, each in zip(p, y, strict=True))
     else:
         guess = multipliers.astype(policy.dtype)
         kernel, value, found = lists.uncertainty.propose(p, y, guess)
