@@ -230,8 +230,7 @@ class UncertaintySet(eqx.Module):
         def respond(own: Self, p: Array, y: Array, guess: Array) -> Response:
             return cast(Any, eqx.combine(own, shared)).respond(p, y, guess)
 
-        by_row = cast(Any, jax.vmap(respond, in_axes=-1, out_axes=-1))
-        found = by_row(own, *flat, guess.ravel())
+        found = cast(Any, jax.vmap(respond, -1, -1))(own, *flat, guess.ravel())
         *kernel, value, multiplier = (
             each.reshape(guess.shape) for each in (*found.kernel, found.value, found.multiplier)
         )
