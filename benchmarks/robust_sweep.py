@@ -215,8 +215,8 @@ def sweeps(
     )
     if not variants or name != "kl" or jax.default_backend() != "gpu":
         return
-    for block in (16, 32, 64, 128):
-        for warps in (1, 2, 4, 8):
+    for block in (64, 128, 256):
+        for warps in (2, 4, 8):
             option = functools.partial(fused.sweep, block=block, warps=warps)
             timed(f"kernel, blocks of {block}, {warps} warps", option, lists, values, guess)
 

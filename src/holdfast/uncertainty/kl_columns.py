@@ -63,7 +63,7 @@ def kl_proposal(p: Columns, y: Columns, radius: PerRow, guess: PerRow) -> Propos
     start = jnp.where(trivial, 1.0, jnp.where(guess > 0, guess, start))
     first = _tried(p, u, room, start)
     second = _tried(p, u, room, first.following)
-    crossed = (first.divergence > room) != (second.divergence > room)
+    crossed = (first.divergence - room) * (second.divergence - room) < 0
     apart = jnp.abs(second.beta - first.beta) > _APART * first.beta
     halved = jnp.sqrt(first.beta) * jnp.sqrt(second.beta)
     beta = jnp.where(crossed & apart, halved, second.following)

@@ -289,7 +289,8 @@ def _solved(lists: Lists, flow: Array, constant: Array) -> FixedPoint:
         lambda x: fixed_sweep(lists, flow, x),
         constant,
         constant,
-        slow=jnp.ones_like(constant),  # constants are eigenvectors of a chain
+        # Constants are eigenvectors of a chain. Padded states are chains of their own, without residual.
+        slow=jnp.where(constant == 0, 0.0, jnp.ones_like(constant)),
         contraction=discount,
         norm=lambda residual: jnp.abs(residual).max(),
         target=lambda _: jnp.maximum(_SHARE, least),

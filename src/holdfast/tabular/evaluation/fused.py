@@ -14,9 +14,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-# States of one block. With four actions every thread of four warps has one row. Tables are padded to
-# multiples of 128 states.
-BLOCK = 32
+# States of one block: one for each thread of four warps. Tables are padded to multiples of 128 states.
+BLOCK = 128
 
 
 def serves(uncertainty: Any, states: int) -> bool:
@@ -48,8 +47,7 @@ def sweep(
     lists_fields, structure = jax.tree.flatten(lists.uncertainty)
     # A kernel reads arrays only, so that one number for all rows becomes a block of equal ones.
     fields = [
-        field if field.ndim else jnp.full((block, actions), field, values.dtype)
-        for field in lists_fields
+        field if field.ndim else jnp.full(block, field, values.dtype) for field in lists_fields
     ]
     arrays = (
         *(multipliers, values, lists.discount[None], lists.probabilities, lists.successors),
@@ -61,24 +59,24 @@ def sweep(
         guess, values_ref, discount, p_ref, successors, signal, policy_ref, *rows = inputs
         here = pl.ds(pl.program_id(0) * block, block)
         gamma, total = discount[0], jnp.zeros(block, values.dtype)
-        for some in _groups(actions):
-            p = [p_ref[here, some, k] for k in range(width)]
+        for a in range(actions):
+            p = [p_ref[here, a, k] for k in range(width)]
             y = [
-                signal[here, some, k % lists.signal.shape[-1]]
-                + gamma * values_ref[successors[here, some, k]]
+                signal[here, a, k % lists.signal.shape[-1]]
+                + gamma * values_ref[successors[here, a, k]]
                 for k in range(width)
             ]
             own = [
-                row[here, some] if field.ndim > 1 else row[pl.ds(0, block), pl.ds(0, some.size)]
+                row[here, a] if field.ndim > 1 else row[pl.ds(0, block)]
                 for row, field in zip(rows, lists_fields, strict=True)
             ]
-            start = guess[here, some].astype(values.dtype)
+            start = guess[here, a].astype(values.dtype)
             found = jax.tree.unflatten(structure, own).propose(p, y, start)
-            policy = policy_ref[here, some]
-            total = total + (policy * found.value).sum(-1)
-            multiplier_ref[here, some] = found.multiplier.astype(multipliers.dtype)
+            policy = policy_ref[here, a]
+            total = total + policy * found.value
+            multiplier_ref[here, a] = found.multiplier.astype(multipliers.dtype)
             for k, q in enumerate(found.kernel):
-                flow_ref[here, some, k] = (policy * q).astype(jnp.float32)
+                flow_ref[here, a, k] = (policy * q).astype(jnp.float32)
         total_ref[here] = total
 
     call = functools.partial(
@@ -100,13 +98,3 @@ def sweep(
     from jax.experimental.pallas import triton
 
     return tuple(call(compiler_params=triton.CompilerParams(num_warps=warps))(*arrays))
-
-
-def _groups(actions: int) -> list[Any]:
-    """Return slices that cover all actions, each with a power of two of them, as the compiler needs."""
-    groups, start = [], 0
-    for bit in reversed(range(actions.bit_length())):
-        if actions >> bit & 1:
-            groups.append(pl.ds(start, 1 << bit))
-            start += 1 << bit
-    return groups
