@@ -32,7 +32,6 @@ from holdfast.tabular.evaluation.values import worst_response
 
 _WINDOW, _FAR = 50, 0.1
 _TRIAD = 1 << 25
-_REPEATS = 5
 # States in one block of the lists; the number of states is rounded up to whole blocks.
 _BLOCK = 1 << 18
 
@@ -84,24 +83,6 @@ def seconds(function: Callable[[], Any], repeats: int = 5) -> float:
         found = function()
     jax.block_until_ready(found)
     return (clock() - start) / repeats
-
-
-def repeated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a program that calls a function of (lists or table, …) several times in a row.
-
-    A call of its own costs as much as a sweep over a million states on a GPU.
-    """
-
-    @eqx.filter_jit
-    def program(first: Any, *rest: Any) -> Any:
-        def again(_: Any, found: Any) -> Any:
-            # The barrier keeps the compiler from calling once only.
-            arguments, _ = jax.lax.optimization_barrier((rest, found))
-            return function(first, *arguments)
-
-        return jax.lax.fori_loop(0, _REPEATS - 1, again, function(first, *rest))
-
-    return program
 
 
 def peak(states: int) -> str:
@@ -185,7 +166,7 @@ def sweeps(
 
     def timed(title: str, function: Callable[..., Any], *arguments: Any) -> None:
         try:
-            time = seconds(functools.partial(repeated(function), *arguments)) / _REPEATS
+            time = seconds(functools.partial(eqx.filter_jit(function), *arguments))
         except Exception as error:  # a variant that this device does not support
             print(f"  {title:34s} failed: {str(error)[:300]}")
             return
