@@ -7,9 +7,10 @@ probabilities, a reward and one cost in [0, 1], a KL ball. Each size runs in its
 its peak memory: of the accelerator if there is one, otherwise of the process. Evaluations are timed
 after compilation. Exponents are fitted to seconds and memory against the states.
 
-The same run measures the memory traffic per second, each array counted once, of one robust sweep
-(nature's worst response in every row, from nearly correct multipliers) and of one sweep under a fixed
-kernel, relative to that of a triad x ← b + c·x in JAX on the same machine.
+The same run measures the memory traffic per second of one robust sweep (nature's response in every row,
+from nearly correct multipliers) and of one sweep under a fixed kernel, relative to that of a triad
+x ← b + c·x in JAX on the same machine. Of the robust sweep successors, probabilities, signal, policy and
+V are counted, each once; `robust_sweep.py` compares its variants.
 
 The same command runs on a CPU and on a GPU. Up to 1,024 states the library uses dense factors.
 """
@@ -129,32 +130,30 @@ def sweeps(table: Any, found: Any, policy: np.ndarray) -> dict[str, float]:
     import jax
     import jax.numpy as jnp
 
-    from holdfast.tabular.evaluation.values import next_values, worst_response
+    from holdfast.tabular.evaluation import columns
 
     padded = jnp.full(table.probabilities.shape[:2], 1 / policy.shape[1])
     values = jnp.zeros(table.states).at[: len(policy)].set(found.reward.values)
-    robust, plain = eqx.filter_jit(worst_response), eqx.filter_jit(next_values)
-    signal = table.signals[0]
-    answer = robust(table, signal, padded, values, jnp.zeros_like(padded))
+    robust, plain = eqx.filter_jit(columns.sweep), eqx.filter_jit(columns.fixed_sweep)
+    lists = eqx.filter_jit(columns.Lists.of)(table.only(0), padded)
+    answer = robust(lists, values, jnp.zeros(lists.policy.shape, jnp.float32))
     # Another V, so that there is something to find: as far off as a round's V is from the next one's.
     moved = values * (1 + 1e-3)
-    robust_seconds = per_call(lambda: robust(table, signal, padded, moved, answer.multipliers), 3)
-    plain_seconds = per_call(lambda: plain(table, answer.chain, values), 10)
+    robust_seconds = per_call(lambda: robust(lists, moved, answer.multipliers), 3)
+    short = values.astype(jnp.float32)
+    plain_seconds = per_call(lambda: plain(lists, answer.flow, short), 10)
 
     def size(*arrays: Any) -> int:
         return sum(leaf.nbytes for array in arrays for leaf in jax.tree.leaves(array))
 
-    lists = size(table.probabilities, table.successors)
-    inputs = lists + size(table.uncertainty, signal, padded, values, answer.multipliers)
+    inputs = size(lists.probabilities, lists.successors, lists.signal, lists.policy, values)
     triad = jax.jit(lambda b, x: jax.lax.fori_loop(0, 10, lambda _, x: b + 0.5 * x, x))
     ones = jnp.ones(_TRIAD)
     return {
         "robust_seconds": robust_seconds,
-        "robust_rate": (inputs + size(answer)) / robust_seconds / 1e9,
+        "robust_rate": (inputs + values.nbytes) / robust_seconds / 1e9,
         "plain_seconds": plain_seconds,
-        "plain_rate": (size(table.successors, answer.chain, values) + values.nbytes)
-        / plain_seconds
-        / 1e9,
+        "plain_rate": size(lists.successors, answer.flow, short, short) / plain_seconds / 1e9,
         "triad_rate": 10 * 3 * ones.nbytes / per_call(lambda: triad(ones, ones), 3) / 1e9,
     }
 

@@ -141,9 +141,9 @@ def test_the_status_is_that_of_a_fresh_evaluation(oracle, seed):
 
 def test_what_is_not_a_number_is_not_proved():
     shape = (2, 2)
-    fields = {"worst": math.nan, "nominal": 0.0, "occupancy": np.zeros(2), "name": "utility"}
+    fields = {"worst": math.nan, "nominal": 0.0, "name": "utility"}
     fields |= {"constraint": hf.at_least(np.zeros(shape), 0.0)}
-    fields |= {"values": np.zeros(2), "advantages": np.zeros(shape), "_make_kernel": lambda: None}
+    fields |= {"_make_array": lambda _: np.zeros(2), "_make_kernel": lambda: None}
     for margin, error in [(math.nan, 0.0), (0.0, math.nan), (1.0, math.inf)]:
         found = ConstraintEvaluation(**fields, error=error, margin=margin, nominal_margin=0.0)
         assert not found.holds

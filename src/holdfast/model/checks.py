@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import first_place, numbers_of
+from holdfast._support.blocks import is_long, over_blocks
 
 # Rows that sum to one within this are renormalised. Probabilities printed with nine digits pass; a
 # forgotten successor of probability 1e-7 does not.
@@ -60,20 +61,99 @@ def check_policy(name: str, policy: ArrayLike, states: int, actions: int) -> np.
 def check_distributions(name: str, given: Any) -> Float[np.ndarray, "*rows K"]:
     """Return read-only rows that sum to one, or raise a ValueError for the first bad row.
 
-    Rows that sum to one within 1e-8 (1e-6 in single precision) are renormalised.
+    Rows that sum to one within 1e-8 (1e-6 in single precision) are renormalised. A read-only
+    memory-mapped array of rows that need no change is returned itself.
     """
+    single = getattr(getattr(given, "dtype", None), "itemsize", 8) < 8
+    tolerance = _SINGLE_PRECISION_TOLERANCE if single else _ROW_SUM_TOLERANCE
+    if _is_long_table(given, "f"):
+        found = _long_distributions(given, tolerance)
+        if found is not None:
+            return found
     rows = numbers_of(name, given)
     if not (rows >= 0).all():
         index, where = first_place(~(rows >= 0))
         raise ValueError(f"{name}: {where} has probability {rows[index]}")
-    single = getattr(getattr(given, "dtype", None), "itemsize", 8) < 8
-    tolerance = _SINGLE_PRECISION_TOLERANCE if single else _ROW_SUM_TOLERANCE
     sums = rows.sum(-1)
     off = ~(np.abs(sums - 1) <= tolerance)
     if off.any():
         index, where = first_place(off)
         raise ValueError(f"{name}: {where + ' ' if where else ''}sums to {sums[index]:.9g}, not 1")
     return frozen(normalised(rows))
+
+
+def _is_long_table(given: Any, kinds: str) -> bool:
+    """Return whether an argument is a long array of rows, which is checked in blocks."""
+    return (
+        isinstance(given, np.ndarray)
+        and given.ndim > 1
+        and is_long(given.size)
+        and given.dtype.kind in kinds
+        and given.flags.c_contiguous
+    )
+
+
+def _is_kept(given: np.ndarray, dtype: type) -> bool:
+    """Return whether an array is a read-only map of a file, which nobody changes through it."""
+    return isinstance(given, np.memmap) and given.dtype == dtype and not given.flags.writeable
+
+
+def _long_distributions(given: np.ndarray, tolerance: float) -> np.ndarray | None:
+    """Return checked rows, or None if one of them is bad; the caller then finds the first one."""
+    flat = given.reshape(-1, given.shape[-1])
+
+    def checked(block: slice) -> np.ndarray | None:
+        rows = np.asarray(flat[block], np.float64)
+        good = (rows >= 0).all() and (np.abs(rows.sum(-1) - 1) <= tolerance).all()
+        return normalised(rows) if good else None
+
+    def is_unchanged(block: slice) -> bool:
+        rows = checked(block)
+        return rows is not None and np.shares_memory(rows, flat)
+
+    if _is_kept(given, np.float64) and all(over_blocks(is_unchanged, *flat.shape)):
+        return given
+    found = np.empty(flat.shape)
+
+    def is_good(block: slice) -> bool:
+        rows = checked(block)
+        if rows is None:
+            return False
+        found[block] = rows
+        return True
+
+    return frozen(found.reshape(given.shape)) if all(over_blocks(is_good, *flat.shape)) else None
+
+
+def check_indices(name: str, given: Any, count: int) -> Int[np.ndarray, "*rows K"]:
+    """Return read-only int32 indices of states, or raise a ValueError for the first that is none.
+
+    Arguments:
+        name: the argument's name.
+        given: integers. A read-only memory-mapped array of int32 is returned itself.
+        count: number of states.
+    """
+    if _is_long_table(given, "iu"):
+        flat = given.reshape(-1, given.shape[-1])
+        kept = _is_kept(given, np.int32)
+        found = given if kept else np.empty(given.shape, np.int32)
+        rows = found.reshape(flat.shape)
+
+        def is_good(block: slice) -> bool:
+            here = flat[block]
+            good = bool(here.min() >= 0 and here.max() < count)
+            if good and not kept:
+                rows[block] = here
+            return good
+
+        if all(over_blocks(is_good, *flat.shape)):
+            return found if kept else frozen(found)
+    indices = numbers_of(name, given, dtype=None)
+    outside = (indices < 0) | (indices >= count)
+    if outside.any():
+        index, where = first_place(outside)
+        raise ValueError(f"{name}: {where} is {indices[index]}, but states are 0 to {count - 1}")
+    return frozen(indices.astype(np.int32))
 
 
 def normalised(rows: Float[np.ndarray, "*rows K"]) -> Float[np.ndarray, "*rows K"]:
@@ -141,9 +221,15 @@ def refuse_subnormal(name: str, array: np.ndarray, noun: str, advice: str) -> No
         noun: what an entry is.
         advice: what to do instead.
     """
-    size = np.abs(array)
-    subnormal = (size > 0) & (size < SMALLEST)
-    if subnormal.any():
+
+    def any_subnormal(block: slice) -> bool:
+        size = np.abs(flat[block])
+        return bool(((size > 0) & (size < SMALLEST)).any())
+
+    flat = array.reshape(-1)
+    if any(over_blocks(any_subnormal, flat.size, 1)):
+        size = np.abs(array)
+        subnormal = (size > 0) & (size < SMALLEST)
         index, where = first_place(subnormal)
         raise ValueError(
             f"{name}: {where + ' ' if where else ''}has {noun} {array[index]}, below the smallest "

@@ -207,8 +207,9 @@ class RobustCMDP:
         and `.trew` files beside it). Intervals become an `Interval` set, labels become `labels`. They
         say neither discount, horizon nor constraints, so these are given here.
 
-        No code in the file runs. If the file names a user-defined uncertainty set, the module of that
-        set is imported.
+        The arrays of a large model are mapped: they are read when they are used, and the file has to
+        stay as it is. No code in the file runs. If the file names a user-defined uncertainty set, the
+        module of that set is imported.
 
         Arguments:
             path: the file.

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Bool, Int
 
+from holdfast._support.blocks import is_long, over_blocks
 from holdfast.model.cmdp import RobustCMDP
 from holdfast.model.kernel import Kernel, grouped_sum
 from holdfast.uncertainty import UncertaintySet
@@ -77,7 +78,61 @@ def compact_rows(
         successors = np.broadcast_to(np.arange(states, dtype=np.int32), probabilities.shape)
     if not uncertainty.merges:
         telling = [np.broadcast_to(np.arange(probabilities.shape[-1]), probabilities.shape)]
-    return _compact(successors, probabilities, telling, uncertainty.reach(probabilities))
+    reached = uncertainty.reach(probabilities)
+    if is_long(probabilities.size) and probabilities.ndim == 3:
+        return _compact_some(successors, probabilities, telling, reached)
+    return _compact(successors, probabilities, telling, reached)
+
+
+def _compact_some(
+    successors: np.ndarray,
+    probabilities: np.ndarray,
+    signals: list[np.ndarray],
+    reached: Bool[np.ndarray, "S A K"],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return what `_compact` does, which here sees only rows with something to drop or to merge.
+
+    The others keep their order, so that a large model is read once and not sorted.
+    """
+    shape, width = probabilities.shape, probabilities.shape[-1]
+    lists, p, used = (array.reshape(-1, width) for array in (successors, probabilities, reached))
+    unfit = np.empty(len(p), bool)
+
+    def look(block: slice) -> None:
+        here, found = lists[block], ~used[block].all(-1)
+        for k in range(1, width):
+            found |= (here[:, k:] == here[:, :-k]).any(-1)
+        unfit[block] = found
+
+    over_blocks(look, *p.shape)
+    places = np.arange(width, dtype=np.int16)
+    if not unfit.any():
+        return (
+            successors,
+            probabilities,
+            np.broadcast_to(places, shape),
+            np.broadcast_to(1.0, shape),
+        )
+    rows = np.flatnonzero(unfit)
+    some = [a.reshape(-1, width)[rows][:, None] for a in (successors, probabilities, *signals)]
+    few, merged, place, share = _compact(some[0], some[1], some[2:], used[rows][:, None])
+    new_width = merged.shape[-1] if unfit.all() else width
+    kept = slice(0, merged.shape[-1])
+    new_lists, new_p = np.zeros((len(p), new_width), np.int32), np.zeros((len(p), new_width))
+    all_places, all_shares = np.empty(p.shape, np.int16), np.ones(p.shape)
+    if new_width == width:
+        new_lists[:], new_p[:] = lists, p
+    all_places[:] = places
+    new_lists[rows], new_p[rows] = 0, 0.0
+    new_lists[rows, kept], new_p[rows, kept] = few[:, 0], merged[:, 0]
+    all_places[rows], all_shares[rows] = place[:, 0], share[:, 0]
+    table = (*shape[:2], new_width)
+    return (
+        new_lists.reshape(table),
+        new_p.reshape(table),
+        all_places.reshape(shape),
+        all_shares.reshape(shape),
+    )
 
 
 def _compact(

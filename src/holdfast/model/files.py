@@ -22,6 +22,8 @@ _READERS: dict[str, Callable[[Path], ExplicitModel]] = {
 }
 _BESIDE = {".lab": "labels", ".srew": "state rewards", ".trew": "transition rewards"}
 _FIT = "a log; `holdfast fit` or hf.from_log makes a model of it"
+# Number of bytes that tell what a file is.
+_START = 4096
 # What files are, by their first bytes.
 _MAGIC = {
     b"\x89PNG": "a picture",
@@ -59,13 +61,14 @@ def load_model(path: str | os.PathLike[str], rules: ModelRules | None = None) ->
             f"{path}: discount, horizon, reward and constraints are for files of other tools"
         )
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            start = file.read(_START)
     except OSError as error:
         raise ValueError(f"{path}: not a Holdfast model: {error}") from error
-    kind = _kind(path, data)
+    kind = _kind(path, start)
     if kind:
         raise ValueError(f"{path}: not a Holdfast model: it looks like {kind}")
-    return model_from_bytes(data, str(path))
+    return model_from_bytes(path, str(path))
 
 
 def save_model(model: RobustCMDP, path: str | os.PathLike[str]) -> None:
@@ -76,17 +79,17 @@ def save_model(model: RobustCMDP, path: str | os.PathLike[str]) -> None:
         write_bytes(path, model_to_bytes(model))
 
 
-def _kind(path: Path, data: bytes) -> str:
-    """Return what a file is that is no model, or nothing if it may be one."""
+def _kind(path: Path, start: bytes) -> str:
+    """Return what a file with this start is if it is no model, or nothing if it may be one."""
     suffix = path.suffix.lower()
     if suffix in _BESIDE:
         return f"the {_BESIDE[suffix]} of a PRISM model; load its .tra file"
     for magic, kind in _MAGIC.items():
-        if data.startswith(magic):
+        if start.startswith(magic):
             return kind
     if suffix in (".csv", ".tsv", ".parquet"):
         return _FIT
-    first = data[:4096].partition(b"\n")[0]
-    if first.count(b",") > 1 and first.isascii() and b"\0" not in data[:4096]:
+    first = start.partition(b"\n")[0]
+    if first.count(b",") > 1 and first.isascii() and b"\0" not in start:
         return _FIT
     return ""

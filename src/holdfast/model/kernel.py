@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import check_number, first_place, numbers_of
-from holdfast.model.checks import check_distributions, frozen, normalised, two_sum
+from holdfast.model.checks import (
+    check_distributions,
+    check_indices,
+    frozen,
+    normalised,
+    two_sum,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -37,28 +45,77 @@ class Kernel:
     probabilities: Float[np.ndarray, "*H S A K"]
 
     def __post_init__(self) -> None:
-        successors = numbers_of("successors", self.successors, dtype=None)
+        # Arrays are not copied before they are checked: they may be large, or maps of files.
+        successors = self.successors
+        if not isinstance(successors, np.ndarray):
+            successors = numbers_of("successors", successors, dtype=None)
         if successors.ndim != 3 or 0 in successors.shape:
             raise ValueError(
                 f"successors: expected shape (states, actions, K), got {successors.shape}"
             )
         if not np.issubdtype(successors.dtype, np.integer):
             raise ValueError(f"successors: expected integers, got {successors.dtype}")
-        shape = numbers_of("probabilities", self.probabilities).shape
+        rows: Any = self.probabilities
+        if not isinstance(rows, np.ndarray):
+            rows = numbers_of("probabilities", rows)
+        shape = rows.shape
         if shape[-3:] != successors.shape or len(shape) > 4:
             raise ValueError(
                 f"probabilities: shape {shape} differs from that of successors, {successors.shape}"
             )
-        states = successors.shape[0]
-        outside = (successors < 0) | (successors >= states)
-        if outside.any():
-            index, where = first_place(outside)
-            raise ValueError(
-                f"successors: {where} is {successors[index]}, but states are 0 to {states - 1}"
-            )
+        successors = check_indices("successors", successors, successors.shape[0])
         rows = check_rows("probabilities", self.probabilities)
-        object.__setattr__(self, "successors", frozen(successors.astype(np.int32)))
+        object.__setattr__(self, "successors", successors)
         object.__setattr__(self, "probabilities", rows)
+
+    @classmethod
+    def from_blocks(
+        cls,
+        make: Callable[[int, int], tuple[ArrayLike, ArrayLike]],
+        shape: tuple[int, int, int],
+        block: int = 1 << 16,
+    ) -> Kernel:
+        """Return the kernel whose lists a function makes, block by block.
+
+        Lists that are too large to compute at once need no more memory than the kernel itself.
+
+        Arguments:
+            make: function of the first state of a block and of the state after its last. It returns
+                successors and probabilities of these states, (n, A, K) each.
+            shape: numbers of states, actions and successors, (S, A, K).
+            block: number of states in a block.
+
+        Raises:
+            ValueError: a block has another shape, or a row is not a distribution over states.
+
+        Example:
+            >>> import holdfast as hf
+            >>> import numpy as np
+            >>> def right_or_stay(first, last):
+            ...     here = np.arange(first, last)[:, None, None]
+            ...     ahead = np.minimum(here + np.array([0, 1]), 99_999)
+            ...     return ahead, np.full(ahead.shape, 0.5)
+            >>> print(hf.Kernel.from_blocks(right_or_stay, shape=(100_000, 1, 2)))
+            Kernel(states=100000, actions=1, successors=2)
+        """
+        states, *rest = shape
+        successors, probabilities = np.empty(shape, np.int32), np.empty(shape)
+        for first in range(0, states, block):
+            last = min(first + block, states)
+            expected = (last - first, *rest)
+            lists, rows = make(first, last)
+            try:
+                if not np.shape(lists) == np.shape(rows) == expected:
+                    got = f"{np.shape(lists)} and {np.shape(rows)}"
+                    raise ValueError(f"make: expected two arrays of shape {expected}, got {got}")
+                successors[first:last] = check_indices("successors", lists, states)
+                probabilities[first:last] = check_distributions("probabilities", rows)
+            except ValueError as error:
+                raise ValueError(f"{error}, counted from state {first}") from error
+        kernel = object.__new__(cls)  # the blocks have been checked
+        object.__setattr__(kernel, "successors", frozen(successors))
+        object.__setattr__(kernel, "probabilities", frozen(probabilities))
+        return kernel
 
     @property
     def states(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ _ARRAYS = (
     ),
 )
 _SET = "uncertainty_"
+# Larger models are written as they are: loading maps them, and probabilities hardly become smaller.
+_LARGEST_COMPRESSED = 1 << 26
 # Fields that do not change any value. A file has them in its header under "about", if there are any.
 _ABOUT = ("state_names", "action_names", "labels")
 
@@ -98,18 +101,22 @@ def _constraint(described: dict[str, Any], arrays: dict[str, np.ndarray], index:
 
 
 def model_to_bytes(model: RobustCMDP) -> bytes:
-    """Return a model as the content of a `.npz` file."""
+    """Return a model as the content of a `.npz` file; large models are not compressed."""
     header, arrays = model_to_arrays(model)
     file = io.BytesIO()
-    np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
+    large = sum(np.asarray(array).nbytes for array in arrays.values()) > _LARGEST_COMPRESSED
+    save = np.savez if large else np.savez_compressed
+    save(file, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
     return file.getvalue()
 
 
-def model_from_bytes(data: bytes, name: str = "model", *, importing: bool = False) -> RobustCMDP:
+def model_from_bytes(
+    data: bytes | Path, name: str = "model", *, importing: bool = False
+) -> RobustCMDP:
     """Return the model in the content of a file; the checks of `RobustCMDP` apply.
 
     Arguments:
-        data: the content.
+        data: the content, or the path of the file, whose large arrays are then mapped.
         name: name of the file, for messages.
         importing: whether to import the module of a set that is not registered. Only for content that
             this program has made itself.

@@ -258,20 +258,30 @@ def _lay_out(model: RobustCMDP) -> TableLayout:
     copies = padded_actions(actions, shape[1])
     extra = np.arange(states, shape[0])
 
-    p = np.zeros(shape)
-    p[:states, :, :width] = probabilities[:, copies]
+    def padded_entries(rows: np.ndarray) -> np.ndarray:
+        if rows.shape == shape:
+            return rows
+        laid_out = np.zeros(shape, rows.dtype)
+        laid_out[:states, :, :width] = rows if actions == shape[1] else rows[:, copies]
+        return laid_out
+
+    p = padded_entries(probabilities)
     lists = None
     if dense:
         p[extra, :, extra] = 1.0
     else:
-        p[extra, :, 0] = 1.0
-        lists = np.zeros(shape, np.int32)
-        lists[:states, :, :width] = successors[:, copies]
-        lists[extra, :, 0] = extra[:, None]
+        lists = padded_entries(successors)
+        if extra.size:
+            p[extra, :, 0] = 1.0
+            lists[extra, :, 0] = extra[:, None]
 
     def pairs(array: np.ndarray) -> np.ndarray:
+        if not array.ndim and lists is not None and states > DENSE_STATES:
+            return array  # one number for all rows, to save memory
         laid_out = np.zeros(shape[:2])
-        laid_out[:states] = np.broadcast_to(array, (states, actions))[:, copies]
+        if array.ndim and actions != shape[1]:
+            array = array[:, copies]
+        laid_out[:states] = array
         return laid_out
 
     def entries(array: np.ndarray) -> np.ndarray:
@@ -282,8 +292,7 @@ def _lay_out(model: RobustCMDP) -> TableLayout:
         return laid_out
 
     if p.size > SMALL and all(signal.ndim == 2 for signal in signals):
-        stacked = np.zeros((len(signals), *shape[:2], 1))
-        stacked[:, :states, :, 0] = np.stack(signals)[:, :, copies]
+        stacked = np.stack([pairs(signal)[..., None] for signal in signals])
     else:
         stacked = np.zeros((len(signals), *shape))
         for i, signal in enumerate(signals):

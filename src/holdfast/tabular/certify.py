@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from holdfast._support.arguments import check_number, check_whole_number
 from holdfast._support.precision import float64
+from holdfast._support.threads import few_threads
 from holdfast.model import Reach, RobustCMDP, policy_of
 from holdfast.model.names import PolicyLike
 from holdfast.model.table import TableLayout, layout_of
@@ -209,6 +210,7 @@ def _factor(factor: float) -> str:
     return "never" if math.isinf(factor) else f"× {factor:.4g}"
 
 
+@few_threads
 @float64
 def certify(
     model: RobustCMDP,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,16 +12,21 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from holdfast._support.precision import float64
+from holdfast._support.threads import few_threads
 from holdfast.model import Constraint, Kernel, RobustCMDP, policy_of
 from holdfast.model.names import PolicyLike
 from holdfast.model.table import TableLayout, layout_of
+from holdfast.tabular.evaluation import sparse
+from holdfast.tabular.evaluation.certified import certified_errors
+from holdfast.tabular.evaluation.sparse import LargeValues
 from holdfast.tabular.evaluation.tilted_kernel import Tilted
 from holdfast.tabular.evaluation.values import PolicyValues
 from holdfast.tabular.evaluation.worst_case import (
+    Dual,
     WorstCase,
-    certified_errors,
     check_method,
     nominal_values,
+    response_kernel,
     worst_case_method,
     worst_kernel,
 )
@@ -45,12 +50,25 @@ class SignalEvaluation:
 
     worst: float
     nominal: float
-    values: Float[np.ndarray, "*H S"]
-    advantages: Float[np.ndarray, "*H S A"]
-    occupancy: Float[np.ndarray, "*H S"]
     error: float
     name: str
+    _make_array: Callable[[str], np.ndarray]
     _make_kernel: Callable[[], np.ndarray | Kernel]
+
+    @functools.cached_property
+    def values(self) -> Float[np.ndarray, "*H S"]:
+        """Worst-case V(s); with a horizon V_t(s)."""
+        return self._make_array("values")
+
+    @functools.cached_property
+    def advantages(self) -> Float[np.ndarray, "*H S A"]:
+        """Worst-case A(s, a) = Q(s, a) − V(s)."""
+        return self._make_array("advantages")
+
+    @functools.cached_property
+    def occupancy(self) -> Float[np.ndarray, "*H S"]:
+        """State occupancy under the worst-case kernel of this signal."""
+        return self._make_array("occupancy")
 
     @functools.cached_property
     def kernel(self) -> np.ndarray | Kernel:
@@ -129,6 +147,7 @@ def feasibility(evaluation: Evaluation) -> str:
     return f"{verdict} in the worst case (numerical error {error})"
 
 
+@few_threads
 @float64
 def evaluate(
     model: RobustCMDP, policy: PolicyLike, *, worst_case: str | WorstCase = "dual"
@@ -160,9 +179,20 @@ def evaluate(
     method = layout_features(layout, worst_case_method(worst_case))
     check_method(method, layout.table)
     padded = layout.pad_policy(policy_of(model, policy))
+    if layout.table.is_large and layout.table.horizon is None:
+        assert isinstance(method, Dual)
+        tolerance = sparse.TOLERANCE if method.tolerance is None else method.tolerance
+        large = sparse.evaluate(layout.table, padded, tolerance, method.max_rounds)
+        details = functools.partial(_large_array, layout, padded, large, {})
+        kernel = functools.partial(_large_kernel, layout, large)
+        return _reported(layout, large.worst, large.nominal, large.error, details, kernel)
     nominal = nominal_values(layout.table, padded)
     worst = find_worst_case(layout.table, padded, method, start=nominal)
-    return report(layout, padded, nominal, worst)
+    errors = np.asarray(certified_errors(layout.table, padded, worst))
+    kernel = functools.partial(_kernel, layout, worst)
+    worst = jax.device_get(dataclasses.replace(worst, kernel=None))
+    array = functools.partial(_array, layout, worst)
+    return _reported(layout, worst.value, np.asarray(nominal.value), errors, array, kernel)
 
 
 def layout_features(layout: TableLayout, method: WorstCase) -> WorstCase:
@@ -185,37 +215,43 @@ def layout_features(layout: TableLayout, method: WorstCase) -> WorstCase:
     return dataclasses.replace(method, features=features)
 
 
-def report(
-    layout: TableLayout, policy: Float[Array, "S A"], nominal: PolicyValues, worst: PolicyValues
+def _reported(
+    layout: TableLayout,
+    worst: Sequence[float] | np.ndarray,
+    nominal: Sequence[float] | np.ndarray,
+    errors: Sequence[float] | np.ndarray,
+    array: Callable[[int, str], np.ndarray],
+    kernel: Callable[[int], np.ndarray | Kernel],
 ) -> Evaluation:
-    """Return the values of a policy in the user's layout and sense, with certified errors."""
-    errors = np.asarray(certified_errors(layout.table, policy, worst))
-    kernels = [functools.partial(_kernel, layout, worst, i) for i in range(len(worst.value))]
-    nominal = jax.device_get(nominal)
-    worst = jax.device_get(dataclasses.replace(worst, kernel=None))
+    """Return the values of a policy in the user's layout and sense.
 
-    def shown_error(i: int) -> float:
-        constraint = layout.model.constraints[i - 1]
-        return constraint.shown_error(float(errors[i]), float(worst.value[i]))
+    Arguments:
+        layout: the model.
+        worst: worst-case value of every signal, as a utility.
+        nominal: nominal values.
+        errors: certified errors of the worst-case values.
+        array: function that returns the array of a signal with this name, as a utility.
+        kernel: function that returns the worst-case kernel of a signal.
+    """
 
-    def signal(i: int, name: str, shown: Callable[[Any], Any]) -> dict[str, Any]:
+    def signal(i: int, name: str, constraint: Constraint | None) -> dict[str, Any]:
+        shown = _same if constraint is None else constraint.shown
+        value, error = float(worst[i]), float(errors[i])
         return {
-            "worst": float(shown(worst.value[i])),
-            "nominal": float(shown(nominal.value[i])),
-            "values": shown(layout.unpad(worst.values[i])),
-            "advantages": shown(layout.unpad(worst.advantages[i])),
-            "occupancy": layout.unpad(worst.occupancy[i]),
-            "error": float(errors[i]) if i == 0 else shown_error(i),
+            "worst": float(shown(value)),
+            "nominal": float(shown(float(nominal[i]))),
+            "error": error if constraint is None else constraint.shown_error(error, value),
             "name": name,
-            "_make_kernel": kernels[i],
+            "_make_array": functools.partial(_shown_array, array, shown, i),
+            "_make_kernel": functools.partial(kernel, i),
         }
 
-    reward = SignalEvaluation(**signal(0, "reward", lambda value: value))
+    reward = SignalEvaluation(**signal(0, "reward", None))
     constraints = tuple(
         ConstraintEvaluation(
-            **signal(i, str(constraint), constraint.shown),
-            margin=constraint.margin(float(worst.value[i])),
-            nominal_margin=constraint.margin(float(nominal.value[i])),
+            **signal(i, str(constraint), constraint),
+            margin=constraint.margin(float(worst[i])),
+            nominal_margin=constraint.margin(float(nominal[i])),
             constraint=constraint,
         )
         for i, constraint in enumerate(layout.model.constraints, start=1)
@@ -223,6 +259,42 @@ def report(
     return Evaluation(reward, constraints, max(s.error for s in (reward, *constraints)))
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
+def _shown_array(
+    array: Callable[[int, str], np.ndarray], shown: Callable[[Any], Any], i: int, name: str
+) -> np.ndarray:
+    found = array(i, name)
+    return found if name == "occupancy" else np.asarray(shown(found))
+
+
+def _array(layout: TableLayout, worst: PolicyValues, i: int, name: str) -> np.ndarray:
+    return layout.unpad(getattr(worst, name)[i])
+
+
 @float64
 def _kernel(layout: TableLayout, worst: PolicyValues, i: int) -> np.ndarray | Kernel:
     return layout.kernel(worst_kernel(layout.table, worst, i))
+
+
+@float64
+def _large_array(
+    layout: TableLayout, policy: Array, large: LargeValues, made: dict[int, Any], i: int, name: str
+) -> np.ndarray:
+    """Return an array of a large model, whose advantages and occupancy are made when asked for."""
+    if name == "values":
+        return layout.unpad(large.values[i])
+    if i not in made:
+        found = sparse.details(layout.table.only(i), policy, large.values[i], large.multipliers[i])
+        made[i] = [layout.unpad(array) for array in found]
+    advantages, occupancy = made[i]
+    return advantages if name == "advantages" else occupancy
+
+
+@float64
+def _large_kernel(layout: TableLayout, large: LargeValues, i: int) -> np.ndarray | Kernel:
+    multipliers = large.multipliers[i].astype(float)
+    found = response_kernel(layout.table.only(i), large.values[i], multipliers)
+    return layout.kernel(found)

@@ -22,6 +22,7 @@ from jaxtyping import Float
 
 from holdfast._support.arguments import check_number
 from holdfast._support.precision import float64
+from holdfast._support.threads import few_threads
 from holdfast.model import Kernel, Reach, RobustCMDP
 from holdfast.model.names import PolicyLike, action_label, state_label
 from holdfast.model.policies import policy_of
@@ -118,6 +119,7 @@ class Sensitivity:
     __repr__ = __str__
 
 
+@few_threads
 @float64
 def sensitivity(
     model: RobustCMDP, policy: PolicyLike, *, factors: Sequence[float] = _FACTORS

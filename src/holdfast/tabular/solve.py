@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from holdfast._support.arguments import check_choice, check_number, check_whole_number
 from holdfast._support.precision import float64
+from holdfast._support.threads import few_threads
 from holdfast.model import RobustCMDP, policy_of
 from holdfast.model.names import PolicyLike
 from holdfast.model.policies import random_policy, uniform_policy
@@ -142,6 +143,7 @@ def _gain_in_words(plain: Solution, remembered: Solution) -> str:
     return f"{found} (gains {reward - plain.evaluation.reward.worst:.3g})"
 
 
+@few_threads
 @float64
 def solve(
     model: RobustCMDP,

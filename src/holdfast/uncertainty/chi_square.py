@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from holdfast._support.precision import compiled_float64
 from holdfast._support.roots import increasing_root
-from holdfast.uncertainty.protocol import RespondingSet
+from holdfast.uncertainty.responding import RespondingSet
 from holdfast.uncertainty.rows import EPS, SMALLEST, PerRow, Response, Rows
 from holdfast.uncertainty.simplex import SortedRows, project_simplex
 

@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike
 from holdfast._support.arguments import check_choice, numbers_of
 from holdfast.registry import imported
 from holdfast.uncertainty.kl_radius import smallest_ball, two_successors
-from holdfast.uncertainty.protocol import RespondingSet
+from holdfast.uncertainty.responding import RespondingSet
 from holdfast.uncertainty.tail_bounds import Sampling, lower_limits, upper_limits
 from holdfast.uncertainty.tv_radius import largest_distance
 

@@ -14,7 +14,17 @@ from numpy.typing import ArrayLike
 from holdfast._support.precision import compiled_float64
 from holdfast._support.roots import increasing_root
 from holdfast.uncertainty.counts import Estimate, FromCounts, VisitCounts, kl_around
-from holdfast.uncertainty.rows import EPS, SMALLEST, PerRow, Response, Rows, RowScale
+from holdfast.uncertainty.kl_columns import kl_proposal
+from holdfast.uncertainty.rows import (
+    EPS,
+    SMALLEST,
+    Columns,
+    PerRow,
+    Proposal,
+    Response,
+    Rows,
+    RowScale,
+)
 from holdfast.uncertainty.simplex import project_simplex
 
 # Below this β the mass of the tilt is computed as 1 + Σ p·(exp(−βu) − 1). There log1p is accurate;
@@ -49,6 +59,7 @@ class KL(FromCounts):
 
     name: ClassVar[str] = "kl"
     merges: ClassVar[bool] = True
+    elementwise: ClassVar[bool] = True
 
     max_steps: int = eqx.field(static=True)
 
@@ -114,6 +125,11 @@ class KL(FromCounts):
             lower=scaled.restore(jnp.where(at_minimum, 0.0, jnp.where(trivial, scaled.mean, dual))),
             multiplier=jnp.where(trivial, 0.0, beta / jnp.where(trivial, 1.0, scaled.span)),
         )
+
+    def propose(self, p: Columns, y: Columns, guess: PerRow) -> Proposal:
+        """Return a quick worst response to y, in columns, as a proposal that another pass certifies."""
+        radius = jnp.broadcast_to(jnp.asarray(self.radius, guess.dtype), guess.shape)
+        return kl_proposal(p, y, radius, guess)
 
     @compiled_float64
     def lower_rounding(self, p: Rows, y: Rows, response: Response) -> PerRow:

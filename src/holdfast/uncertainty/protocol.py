@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import equinox as eqx
 import jax
@@ -22,7 +22,9 @@ from holdfast.uncertainty.rows import (
     EPS,
     SMALLEST,
     Bracket,
+    Columns,
     PerRow,
+    Proposal,
     Response,
     Rows,
     RowScale,
@@ -78,6 +80,8 @@ class UncertaintySet(eqx.Module):
     shared: ClassVar[tuple[str, ...]] = ()
     # Whether outcomes with equal targets may be merged into one without a change of the worst case.
     merges: ClassVar[bool] = False
+    # Whether `propose` consists of elementwise operations, so that it can run inside a GPU kernel.
+    elementwise: ClassVar[bool] = False
 
     radius: Any
 
@@ -210,6 +214,28 @@ class UncertaintySet(eqx.Module):
         value = (kernel * y).sum(-1)
         return Response(kernel, value, self.dual_value(p, y), jnp.zeros_like(value))
 
+    def propose(self, p: Columns, y: Columns, guess: PerRow) -> Proposal:
+        """Return a quick worst response to y, in columns, as a proposal that another pass certifies.
+
+        The default is `respond`, mapped over the rows.
+
+        Arguments:
+            p: nominal probabilities, one array over all rows for each outcome.
+            y: targets.
+            guess: multipliers of a similar problem.
+        """
+        own, shared = self._flat_columns(p).by_row()
+        flat = [jnp.stack([column.ravel() for column in columns]) for columns in (p, y)]
+
+        def respond(own: Self, p: Array, y: Array, guess: Array) -> Response:
+            return cast(Any, eqx.combine(own, shared)).respond(p, y, guess)
+
+        found = cast(Any, jax.vmap(respond, -1, -1))(own, *flat, guess.ravel())
+        *kernel, value, multiplier = (
+            each.reshape(guess.shape) for each in (*found.kernel, found.value, found.multiplier)
+        )
+        return Proposal(kernel, value, multiplier)
+
     @compiled_float64
     def bracket(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Bracket:
         """Return the worst response to y and bounds on the minimum that hold after rounding.
@@ -291,7 +317,7 @@ class UncertaintySet(eqx.Module):
 
     def by_row(self) -> tuple[Self, Self]:
         """Return the fields that differ by row, and the shared ones; `eqx.combine` joins the two."""
-        split = jax.tree.map(lambda _: True, self)
+        split = jax.tree.map(lambda field: np.ndim(field) > 0, self)
         return eqx.partition(self, split._with(**dict.fromkeys(self.shared, False)))
 
     def laid_out(
@@ -353,6 +379,17 @@ class UncertaintySet(eqx.Module):
             lambda s: [getattr(s, name) for name in fields], self, [*fields.values()]
         )
 
+    def _flat_columns(self, p: Columns) -> Self:
+        """Return the set with its fields on all rows of p, on the last axis."""
+        changes = {}
+        for name in self._own_arrays():
+            value = jnp.asarray(getattr(self, name), p[0].dtype)
+            if name in self.per_entry:
+                changes[name] = jnp.stack([jnp.broadcast_to(v, p[0].shape).ravel() for v in value])
+            else:
+                changes[name] = jnp.broadcast_to(value, p[0].shape).ravel()
+        return self._with(**changes)
+
     def _flat(self, p: Array) -> Self:
         """Return the set with its fields on the rows of p, as one axis."""
         rows, changes = p.shape[:-1], {}
@@ -361,40 +398,3 @@ class UncertaintySet(eqx.Module):
             value = jnp.broadcast_to(jnp.asarray(getattr(self, name), p.dtype), shape)
             changes[name] = value.reshape(-1, *shape[len(rows) :])
         return self._with(**changes)
-
-
-class RespondingSet(UncertaintySet):
-    """A set that computes the worst response and its dual value together, in `respond`.
-
-    The dual value is computed for targets minus their smallest, so that its error is proportional to
-    their span.
-    """
-
-    # Rounding errors of the dual value, in units of eps·span: for every term of a sum, and besides. The
-    # derivation is in docs/explanation/certificates.md.
-    per_term: ClassVar[float] = 0.5
-    besides: ClassVar[float] = 8.0
-
-    @abc.abstractmethod
-    def respond(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Response:
-        """Return the worst response to y and the dual value that certifies it."""
-
-    @compiled_float64
-    def lower_rounding(self, p: Rows, y: Rows, response: Response) -> PerRow:
-        """Return a bound on the rounding error of `response.lower`."""
-        del response
-        scale = RowScale.of(self.reach(p), y)
-        return EPS * ((self.per_term * scale.terms + self.besides) * scale.span + 2 * scale.size)
-
-    @compiled_float64
-    def member_share(self, p: Rows, q: Rows) -> PerRow:
-        """Return a share t in [0, 1] such that p + t·(q − p) is a proved member of the set."""
-        return self._share_of_divergence(p, q, EPS * (8 + (p > 0).sum(-1)))
-
-    def worst_response(self, p: Rows, y: Rows) -> Rows:
-        """Return the member q that minimises q·y."""
-        return self.respond(p, y).kernel
-
-    def dual_value(self, p: Rows, y: Rows) -> PerRow:
-        """Return a lower bound on min q·y over the set, valid at any value of the dual variable."""
-        return self.respond(p, y).lower

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -14,6 +15,8 @@ from holdfast._support.arguments import first_place, numbers_of
 # Rows with the outcomes on the last axis, and one number per row.
 Rows: TypeAlias = Float[Array, "*rows K"]
 PerRow: TypeAlias = Float[Array, "*rows"]
+# Rows in columns: for each outcome one array over all rows.
+Columns: TypeAlias = Sequence[Float[Array, "*rows"]]
 
 EPS = float(np.finfo(np.float64).eps)
 # The smallest normal number. Compiled code replaces smaller ones by zero.
@@ -40,6 +43,20 @@ class Response(NamedTuple):
     kernel: Rows
     value: PerRow
     lower: PerRow
+    multiplier: PerRow
+
+
+class Proposal(NamedTuple):
+    """A quick worst response, in columns. It proves nothing.
+
+    Attributes:
+        kernel: q, one array over all rows for each outcome.
+        value: the minimum of q·y, or a number close to it.
+        multiplier: the dual variable, a starting point for the next search; zero if there is none.
+    """
+
+    kernel: Columns
+    value: PerRow
     multiplier: PerRow
 
 

@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 from numpy.typing import ArrayLike
 
-from holdfast.uncertainty.protocol import RespondingSet
+from holdfast.uncertainty.responding import RespondingSet
 from holdfast.uncertainty.rows import PerRow, Response, Rows
 
 # Rows of up to this many outcomes are sorted by exchanges of neighbours, K²/2 of them.

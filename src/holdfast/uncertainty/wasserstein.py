@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from holdfast._support.precision import compiled_float64
 from holdfast._support.roots import select_rows
-from holdfast.uncertainty.protocol import RespondingSet
+from holdfast.uncertainty.responding import RespondingSet
 from holdfast.uncertainty.rows import EPS, SMALLEST, Bracket, PerRow, Response, Rows, RowScale
 from holdfast.uncertainty.simplex import existing
 from holdfast.uncertainty.transport import checked_metric, distances

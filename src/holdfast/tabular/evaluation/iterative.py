@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 # Number of directions that a sweep is combined with. Each takes two numbers a state: ten of them take as
 # much memory as one kernel with 20 entries a state.
-_DIRECTIONS = 10
+_DIRECTIONS = 6
 # A direction is dropped if orthogonalisation leaves less than this share of it: the rest is rounding.
 _NOTHING_NEW = 1e-12
 
@@ -69,40 +69,42 @@ def fixed_point(
 
     def body(now: _Sweeps) -> _Sweeps:
         swept = operator(now.residual)
-        move, removed = _orthogonal(now.residual, now.residual - swept, now.moves, now.removes)
+        # One pass over the stored directions serves the new direction and the residual.
+        pair = jnp.stack([now.residual - swept, now.residual])
+        shares = pair @ now.removes.T
+        removable, moved = shares @ now.removes, shares @ now.moves
+        length = jnp.sqrt(pair[0] @ pair[0])
+        move, removed = _unit(now.residual - moved[0], pair[0] - removable[0], length)
         slot = 1 + now.sweeps % (_DIRECTIONS - 1)
-        moves, removes = now.moves.at[slot].set(move), now.removes.at[slot].set(removed)
-        share = removes @ now.residual
-        residual = now.residual - share @ removes
+        share = removed @ now.residual
+        residual = now.residual - removable[1] - share * removed
         bound = now.bound * contraction
         combined = norm(residual) <= bound
         residual = jnp.where(combined, residual, swept)
         return _Sweeps(
-            x=now.x + jnp.where(combined, share @ moves, now.residual),
+            x=now.x + jnp.where(combined, moved[1] + share * move, now.residual),
             residual=residual,
             size=norm(residual),
             bound=bound,
-            moves=moves,
-            removes=removes,
+            moves=now.moves.at[slot].set(move),
+            removes=now.removes.at[slot].set(removed),
             sweeps=now.sweeps + 1,
         )
 
     residual = constant + operator(start) - start
     size = norm(residual)
     enough = target(size)
-    nothing = jnp.zeros((_DIRECTIONS, len(start)))
-    move, removed = _orthogonal(slow, slow - operator(slow), nothing, nothing)
+    nothing = jnp.zeros((_DIRECTIONS, len(start)), start.dtype)
+    removed = slow - operator(slow)
+    move, removed = _unit(slow, removed, jnp.sqrt(removed @ removed))
     moves, removes = nothing.at[0].set(move), nothing.at[0].set(removed)
     first = _Sweeps(start, residual, size, size, moves, removes, jnp.array(0))
     last = lax.while_loop(lambda now: now.size > enough, body, first)
     return FixedPoint(last.x, last.sweeps + 2)
 
 
-def _orthogonal(move: Array, removed: Array, moves: Array, removes: Array) -> tuple[Array, Array]:
-    """Return a direction made orthogonal to the others, of unit length or zero."""
-    length = jnp.sqrt(removed @ removed)
-    share = removes @ removed
-    move, removed = move - share @ moves, removed - share @ removes
+def _unit(move: Array, removed: Array, length: Array) -> tuple[Array, Array]:
+    """Return a direction scaled to unit length; zero if little of the original length is left."""
     left = jnp.sqrt(removed @ removed)
     fresh = left > _NOTHING_NEW * length
     scale = jnp.where(fresh, 1 / jnp.where(fresh, left, 1.0), 0.0)

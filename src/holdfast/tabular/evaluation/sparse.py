@@ -1,22 +1,27 @@
 """Evaluation of large models given as successor lists, without a matrix or any array of size S².
 
-V and the occupancy are found by sweeps over the lists (`iterative`). The certificate is the one of
-`worst_case`: it holds at whatever V the sweeps stop.
+V is first proposed by quick sweeps (`columns`). If the proposal is not accurate enough, nature's policy
+iteration in double precision continues from it. V and the occupancy under a given kernel are found by
+sweeps over the lists (`iterative`). The certificate is that of `certified`: it holds at any V.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from holdfast._support.compilation import compiled
 from holdfast.model.table import Table
+from holdfast.tabular.evaluation.certified import error_of
+from holdfast.tabular.evaluation.columns import WIDEST, quick_values
 from holdfast.tabular.evaluation.iterative import fixed_point
 from holdfast.tabular.evaluation.rounding import certified_error, initial_value
 from holdfast.tabular.evaluation.values import (
     PolicyValues,
+    WorstResponse,
     chain,
     collect,
     mean_signal,
@@ -70,7 +75,7 @@ def by_policy_iteration(
     max_rounds: int,
 ) -> PolicyValues:
     """Return the worst case of every signal by nature's policy iteration, as `worst_case` does."""
-    starts = zip(table.signals, values, multipliers, visits, strict=True)
+    starts = zip(values, multipliers, visits, strict=True)
     return stacked(
         [
             _worst(table.only(i), policy, *start, tolerance, max_rounds)
@@ -79,37 +84,138 @@ def by_policy_iteration(
     )
 
 
+class LargeValues(NamedTuple):
+    """Worst-case values of every signal of a large model, without advantages and occupancies.
+
+    Attributes:
+        nominal: values under the nominal kernel, from the initial distribution.
+        worst: worst-case values, likewise.
+        error: certified bound on the error of each worst-case value.
+        values: worst-case V of each signal, (S,).
+        multipliers: nature's dual variables for each signal, (S, A), in single precision.
+    """
+
+    nominal: list[float]
+    worst: list[float]
+    error: list[float]
+    values: list[Float[Array, " S"]]
+    multipliers: list[Float[Array, "S A"]]
+
+
+def evaluate(
+    table: Table, policy: Float[Array, "S A"], tolerance: float, max_rounds: int
+) -> LargeValues:
+    """Return the nominal and worst-case values of a policy, one signal after the other."""
+    found = LargeValues([], [], [], [], [])
+    for i in range(len(table.signals)):
+        one = table.only(i)
+        nominal = _nominal(one, policy)
+        values, multipliers = _proposed(one, policy, nominal, None, tolerance)
+        error = float(error_of(one, policy, values, multipliers))
+        if not error <= tolerance * max(1.0, float(jnp.abs(values).max())):
+            last = _rounds(one, policy, values, multipliers, tolerance, max_rounds)
+            values = last.values
+            multipliers = last.response.multipliers.astype(jnp.float32)
+            error = float(error_of(one, policy, values, multipliers))
+        found.nominal.append(float(_initial_value(one, nominal)))
+        found.worst.append(float(_initial_value(one, values)))
+        found.error.append(error)
+        found.values.append(values)
+        found.multipliers.append(multipliers)
+    return found
+
+
+def details(
+    table: Table,
+    policy: Float[Array, "S A"],
+    values: Float[Array, " S"],
+    multipliers: Float[Array, "S A"],
+) -> tuple[Float[Array, "S A"], Float[Array, " S"]]:
+    """Return the advantages and the occupancy of a table's only signal under the worst response to V."""
+    response = _respond(table, table.signals[0], policy, values, multipliers.astype(float))
+    advantages = until_stop(table, response.action_values - values[:, None])
+    return advantages, _occupancy(table, response.chain, table.initial)
+
+
+def _nominal(table: Table, policy: Array) -> Array:
+    """Return V of a table's only signal under the nominal kernel."""
+    values = jnp.zeros(table.states)
+    if table.probabilities.shape[-1] <= WIDEST:
+        found = _quick(table, policy, TOLERANCE, robust=False)
+        if found.settled:
+            return found.values
+        values = jnp.where(jnp.isfinite(found.values).all(), found.values, values)
+    return _under(table, table.signals[0], policy, table.probabilities, values, values).values
+
+
+def _proposed(
+    table: Table, policy: Array, values: Array, multipliers: Array | None, tolerance: float
+) -> tuple[Array, Array]:
+    """Return nearly worst-case values, and multipliers in single precision."""
+    if multipliers is not None:
+        multipliers = multipliers.astype(jnp.float32)
+    if table.probabilities.shape[-1] <= WIDEST:
+        found = _quick(table, policy, tolerance, values, multipliers)
+        # A search that met an overflow proposes nothing.
+        if jnp.isfinite(found.values).all():
+            return found.values, found.multipliers
+    if multipliers is None:
+        multipliers = jnp.zeros(policy.shape, jnp.float32)
+    return values, multipliers
+
+
+class _LastRound(NamedTuple):
+    values: Array
+    response: WorstResponse
+    error: Array
+
+
+def _rounds(
+    table: Table,
+    policy: Array,
+    values: Array,
+    guess: Array,
+    tolerance: float,
+    max_rounds: int,
+) -> _LastRound:
+    """Return the last round of nature's policy iteration from V, in double precision."""
+    signal = table.signals[0]
+    source, guess = jnp.full_like(values, jnp.inf), guess.astype(values.dtype)
+    for count in range(max_rounds + 1):
+        response = _respond(table, signal, policy, values, guess)
+        swept = response.reward + table.discount * _next_values(table, response.chain, values)
+        error = _error(table, values, swept - values, values - response.lower)
+        size = float(jnp.abs(values).max())
+        stalled = float(jnp.abs(values - source).max()) <= _STALLED * size
+        if float(error) <= tolerance * max(1.0, size) or stalled or count == max_rounds:
+            break
+        source, guess = values, response.multipliers
+        values = _values(table, response.chain, response.reward, source, tolerance, _INEXACT)
+    return _LastRound(values, response, error)
+
+
 def _worst(
     table: Table,
     policy: Array,
-    signal: Array,
-    source: Array,
+    values: Array,
     guess: Array,
     visits: Array,
     tolerance: float,
     max_rounds: int,
 ) -> PolicyValues:
-    response = _respond(table, signal, policy, source, guess)
-    for _ in range(max_rounds):
-        values = _values(table, response.chain, response.reward, source, tolerance, _INEXACT)
-        following = _respond(table, signal, policy, values, response.multipliers)
-        swept = response.reward + table.discount * _next_values(table, response.chain, values)
-        error = _error(table, values, swept - values, values - following.lower)
-        size = float(jnp.abs(values).max())
-        stalled = float(jnp.abs(values - source).max()) <= _STALLED * size
-        if float(error) <= tolerance * max(1.0, size) or stalled:
-            break
-        source, response = values, following
+    values, guess = _proposed(table, policy, values, guess, tolerance)
+    values, response, error = _rounds(table, policy, values, guess, tolerance, max_rounds)
     return PolicyValues(
         value=_initial_value(table, values),
         values=values,
-        advantages=until_stop(table, following.action_values - values[:, None]),
+        advantages=until_stop(table, response.action_values - values[:, None]),
         occupancy=_occupancy(table, response.chain, visits),
         error=error,
-        multipliers=following.multipliers,
+        multipliers=response.multipliers,
     )
 
 
+_quick = compiled(quick_values)
 _respond = compiled(worst_response)
 _chain = compiled(chain)
 _next_values = compiled(next_values)

@@ -35,6 +35,8 @@ T = TypeVar("T")
 # Worst responses are computed for blocks of states with at most this many entries. 2¹⁴ doubles are
 # 128 KiB, so that a block's rows and their temporaries stay in the second-level cache.
 _BLOCK_ENTRIES = 1 << 14
+# On an accelerator blocks only limit memory: a temporary of 2²³ doubles has 64 MiB.
+_DEVICE_ENTRIES = 1 << 23
 
 
 class PolicyValues(eqx.Module):
@@ -366,10 +368,9 @@ def by_blocks(
 
     states = block = table.states
     arrays = (signal, policy, multipliers)
-    if jax.default_backend() == "cpu":
-        per_state = table.probabilities.size // states
-        while block > 1 and block % 2 == 0 and block * per_state > most_entries:
-            block //= 2
+    most = most_entries if jax.default_backend() == "cpu" else _DEVICE_ENTRIES
+    while block > 1 and block % 2 == 0 and block * table.probabilities.size > most * states:
+        block //= 2
     if block == states:
         return answer(table.probabilities, table.successors, table.uncertainty, *arrays)
     own, shared = table.uncertainty.by_row()

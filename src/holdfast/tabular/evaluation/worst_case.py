@@ -31,20 +31,16 @@ from holdfast.tabular.evaluation.projected_gradient import (
     by_projected_gradient,
 )
 from holdfast.tabular.evaluation.rounding import (
-    ROUND_UP,
     certified_error,
     initial_value,
     is_silent,
     reached_states,
-    state_rounding,
 )
 from holdfast.tabular.evaluation.tilted_kernel import Tilted, by_tilting
 from holdfast.tabular.evaluation.values import (
     Factors,
     PolicyValues,
-    RowBrackets,
     WorstResponse,
-    bracketed_rows,
     factorise,
     next_values,
     occupancy,
@@ -52,7 +48,6 @@ from holdfast.tabular.evaluation.values import (
     signal_values,
     state_values,
     until_stop,
-    with_boundary,
     worst_response,
 )
 from holdfast.uncertainty import KL
@@ -343,7 +338,7 @@ def worst_kernels(table: Table, worst: PolicyValues) -> Float[Array, "n S A K"]:
         return worst.kernel
     if worst.multipliers is None:
         raise ValueError("values under a given kernel have no worst-case kernel")
-    respond = _response if table.horizon is None else backward.worst_kernel
+    respond = response_kernel if table.horizon is None else backward.worst_kernel
     return per_signal(respond, table, worst.values, worst.multipliers)
 
 
@@ -354,9 +349,10 @@ def worst_kernel(table: Table, worst: PolicyValues, index: int) -> Float[Array, 
 
 
 @compiled
-def _response(
+def response_kernel(
     table: Table, values: Float[Array, " S"], multipliers: Float[Array, "S A"]
 ) -> Float[Array, "S A K"]:
+    """Return nature's worst response to V, for a table's only signal."""
     # The response does not depend on the policy.
     nobody = jnp.zeros_like(multipliers)
     response = worst_response(
@@ -364,33 +360,3 @@ def _response(
     )
     assert response.kernel is not None
     return response.kernel
-
-
-def certified_errors(
-    table: Table, policy: Float[Array, "S A"], worst: PolicyValues
-) -> Float[Array, " n"]:
-    """Return how far each worst-case value may be from the minimum over the set.
-
-    The bound rests on one worst response to V, whose membership is checked apart from its search, and
-    not on the search for V. With a horizon the backward pass has certified V already.
-    """
-    if table.horizon is not None:
-        return worst.error
-
-    def bound(one: Table, values: Array, multipliers: Array) -> Array:
-        return _certified_error(one, policy, values, bracketed_rows(one, values, multipliers))
-
-    assert worst.multipliers is not None
-    return per_signal(bound, table, worst.values, worst.multipliers)
-
-
-@compiled
-def _certified_error(
-    table: Table, policy: Float[Array, "S A"], values: Float[Array, " S"], rows: RowBrackets
-) -> Float[Array, ""]:
-    policy = until_stop(table, policy)
-    rounded = state_rounding(policy, rows.size, table.probabilities.shape[-1]) * ROUND_UP
-    reached = reached_states(table, policy)
-    upper = with_boundary(table, (policy * rows.upper).sum(-1) + rounded)
-    lower = with_boundary(table, (policy * rows.lower).sum(-1) - rounded)
-    return certified_error(table, reached, values, upper - values, values - lower)
