@@ -172,10 +172,9 @@ def draw(path: Path, task: str, limit: float, found: Mapping[str, Sequence[Teste
     for label, every in found.items():
         if every is unlimited:
             continue
-        kind, _, share = label.partition(" at ")
         points = np.array([(each.largest[0], each.of("mass", 1.0)[0]) for each in every])
-        colour = _COLOURS[kind]
-        right.scatter(*points.T, color=colour, marker="x" if share else "o", s=28)
+        kind = next(name for name in _COLOURS if label.startswith(name))
+        right.scatter(*points.T, color=_COLOURS[kind], marker="o" if label == kind else "x", s=28)
         for point in points[:1]:
             right.annotate(label, point, xytext=(4, 4), textcoords="offset points", fontsize=7)
     right.axvline(limit, color="black", linewidth=0.8, linestyle=":")
