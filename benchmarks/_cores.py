@@ -8,8 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-# A process compiles for half a minute before its first step.
-_COMPILATION = 30.0
 _ONE_THREAD = {
     **{f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL")},
     "JAX_PLATFORMS": "cpu",
@@ -17,7 +15,9 @@ _ONE_THREAD = {
 }
 
 
-def run_on_cores(jobs: Sequence[str], processes: int, seconds: float) -> int:
+def run_on_cores(
+    jobs: Sequence[str], processes: int, seconds: float, shortest: float = 30.0
+) -> int:
     """Run this script once for each job, and return how many of these processes failed.
 
     A process has the arguments of this one, then `--job JOB --seconds S`, with the seconds left.
@@ -25,15 +25,17 @@ def run_on_cores(jobs: Sequence[str], processes: int, seconds: float) -> int:
     Arguments:
         jobs: the jobs, in the order in which they start.
         processes: number of processes at the same time.
-        seconds: no job starts when these are nearly over; each job has to keep its own limit.
+        seconds: seconds for all jobs; each job has to keep the limit that it is given.
+        shortest: no job starts with fewer seconds left. A process compiles for half a minute before its
+            first step.
     """
     end = time.monotonic() + seconds
     waiting, failed = list(jobs), 0
     running: dict[int, subprocess.Popen] = {}
     cores = sorted(os.sched_getaffinity(0))[:processes]
-    while running or (waiting and time.monotonic() + _COMPILATION < end):
+    while running or (waiting and time.monotonic() + shortest < end):
         for core in cores:
-            if waiting and core not in running and time.monotonic() + _COMPILATION < end:
+            if waiting and core not in running and time.monotonic() + shortest < end:
                 running[core] = _start(waiting.pop(0), core, end - time.monotonic())
         time.sleep(0.2)
         for core, process in list(running.items()):

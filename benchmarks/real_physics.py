@@ -9,7 +9,8 @@ and TRPO without the limit, which shows that the limit binds:
     python benchmarks/real_physics.py half-cheetah hopper --processes 2 --out runs/real-physics
 
 Every job runs in a process of its own on one core with one physics thread, the most important first, for
-`--seconds` in all. A job that has no time left tests the policy that it has; the same command continues.
+`--seconds` in all. A job that has no time left tests the policy that it has, if it has half of its
+iterations. The same command continues.
 Each task's folder receives table.md and figure.png; `--report` only makes these.
 """
 
@@ -29,8 +30,11 @@ from _cores import run_on_cores
 from _real_physics_report import ROW, TEST, report
 
 LEVELS = (0.6, 0.8, 1.0, 1.2, 1.4)
-# Seconds that one process keeps for its test, and for an iteration that has begun.
-_TEST_SECONDS = 130.0
+# Seconds that a process keeps for its test and for iterations that have begun, and seconds with which a
+# job is worth beginning.
+_TEST_SECONDS, _SHORTEST = 130.0, 350.0
+# A policy with a smaller share of its iterations is not tested.
+_LEAST_TRAINED = 0.5
 
 
 # The set: a scale of 0.1 and a radius of 12.5 let nature move the mean of the draw by five standard
@@ -163,7 +167,7 @@ def main() -> None:
         return
     if not given.report:
         waiting = [name for name in every if not is_done(given.out / name)]
-        failed = run_on_cores(waiting, given.processes, given.seconds)
+        failed = run_on_cores(waiting, given.processes, given.seconds, _SHORTEST)
         left = sum(not is_done(given.out / name) for name in every)
         print(f"{left} of {len(every)} jobs are not finished; {failed} failed")
     for task in given.tasks:
@@ -223,6 +227,8 @@ def run_job(job: Job, given: argparse.Namespace) -> None:
         callback=record,
         **changed(setup.settings, method.settings),
     )
+    if row["iteration"] < _LEAST_TRAINED * iterations:
+        return
     levels = {"mass": LEVELS, "friction": LEVELS}
     test = setup.environment(0.0)
     found = hf.stress(agent, environment=test, parameters=levels, episodes=given.episodes)
