@@ -11,7 +11,7 @@ most likely actions, by new adversaries as in `stress`; the strongest kind count
 The folder receives frontier.json, rewritten after every group of agents, and frontier.png. After
 `--seconds` no further group is begun. Groups in order: RCPO, PCPO, RCPO with other safety margins, the
 first RCPO agents under larger attacks (what is left to find), and RCPO trained against the other kind of
-adversary.
+adversary. `--saturation` leaves out the groups that are not about the size of attacks.
 """
 
 from __future__ import annotations
@@ -71,6 +71,9 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=EPISODES)
     parser.add_argument("--limits", type=float, nargs="+", default=TIGHTENED, help="of PCPO")
     parser.add_argument("--seconds", type=float, default=420, help="then no group is begun")
+    parser.add_argument(
+        "--saturation", action="store_true", help="only RCPO, under attacks of several sizes"
+    )
     parser.add_argument("--draw", type=Path, help="draw the figure of this file and stop")
     options = parser.parse_args()
     if options.draw:
@@ -80,7 +83,8 @@ def main() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     result = experiment(options, path)
     show(result)
-    draw(path, path.with_suffix(".png"))
+    if not options.saturation:
+        draw(path, path.with_suffix(".png"))
 
 
 def experiment(options: argparse.Namespace, path: Path) -> dict[str, Any]:
@@ -143,14 +147,15 @@ def planned_groups(
         env = PointGather()
         return prepare(env, "rcpo", radius=RADIUS, cost_limit=limit, **common, **settings)
 
-    robust = [rcpo(limit) for limit in AIMS]
+    robust = [rcpo(limit) for limit in AIMS[: 1 if options.saturation else None]]
     policies = trained(robust, say)
     yield "RCPO", robust[0], policies[0], kinds
-    nominal = [
-        prepare(PointGather(), "pcpo", cost_limit=limit, **common) for limit in options.limits
-    ]
-    for run, mine in zip(nominal, trained(nominal, say), strict=True):
-        yield "PCPO", run, mine, kinds
+    if not options.saturation:
+        nominal = [
+            prepare(PointGather(), "pcpo", cost_limit=limit, **common) for limit in options.limits
+        ]
+        for run, mine in zip(nominal, trained(nominal, say), strict=True):
+            yield "PCPO", run, mine, kinds
     for run, mine in zip(robust[1:], policies[1:], strict=True):
         yield "RCPO, other margin", run, mine, kinds
     shift, tilted = kinds
@@ -162,6 +167,8 @@ def planned_groups(
         ("twice the updates, tilted", dataclasses.replace(tilted, updates=2 * tilted.updates)),
     ):
         yield f"RCPO, attack with {name}", robust[0], policies[0], [larger]
+    if options.saturation:
+        return
     other = [rcpo(limit, adversary={"kernel": OTHER}) for limit in AIMS]
     for run, mine in zip(other, trained(other, say), strict=True):
         yield f"RCPO, trained against {OTHER}", run, mine, kinds

@@ -14,15 +14,10 @@ import argparse
 import dataclasses
 import json
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
+from _cores import run_on_cores
 from holdfast.experiments import RobotExperiment, RobotJob, read_description
-
-# A process compiles for half a minute before its first step.
-_COMPILATION = 30.0
 
 
 def main() -> None:
@@ -60,33 +55,10 @@ def described(given: argparse.Namespace) -> RobotExperiment:
 
 def train_all(experiment: RobotExperiment, given: argparse.Namespace) -> None:
     """Run unfinished jobs, each bound to one core, until all are done or the time is up."""
-    end = time.monotonic() + given.seconds
-    waiting = [i for i, job in enumerate(experiment.jobs()) if not is_done(given.out, job)]
-    running: dict[int, subprocess.Popen] = {}
-    failed = 0
-    while running or (waiting and time.monotonic() + _COMPILATION < end):
-        for core in sorted(os.sched_getaffinity(0))[: given.processes]:
-            if waiting and core not in running and time.monotonic() + _COMPILATION < end:
-                running[core] = start(waiting.pop(0), core, end - time.monotonic())
-        time.sleep(0.2)
-        for core, process in list(running.items()):
-            if process.poll() is not None:
-                failed += process.returncode != 0
-                del running[core]
+    waiting = [str(i) for i, job in enumerate(experiment.jobs()) if not is_done(given.out, job)]
+    failed = run_on_cores(waiting, given.processes, given.seconds)
     left = sum(not is_done(given.out, job) for job in experiment.jobs())
     print(f"{left} of {len(experiment.jobs())} runs are not finished; {failed} failed")
-
-
-def start(number: int, core: int, seconds: float) -> subprocess.Popen:
-    """Start a run with the arguments of this process."""
-    one_thread = {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL")}
-    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    command = [sys.executable, *sys.argv, "--job", str(number), "--seconds", str(seconds)]
-    return subprocess.Popen(
-        command,
-        env={**os.environ, **one_thread, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
-    )
 
 
 def is_done(out: Path, job: RobotJob) -> bool:

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.special
 
 import holdfast as hf
@@ -33,17 +34,31 @@ def model():
     )
 
 
+def best_reward(model, limit):
+    """The largest reward of any policy whose cost is at most the limit: a linear program."""
+    flow = np.eye(STATES)[:, None, :] - model.discount * model.nominal
+    return -scipy.optimize.linprog(
+        -model.reward.ravel(),
+        A_ub=-model.constraints[0].utility.reshape(1, -1),
+        b_ub=[limit],
+        A_eq=flow.reshape(-1, STATES).T,
+        b_eq=model.initial,
+    ).fun
+
+
 @pytest.mark.parametrize("algorithm", OWN)
-def test_it_passes_near_the_constrained_optimum(algorithm, model):
-    """Multipliers swing about their best values, and the cost about its limit; see the docstrings."""
-    best = hf.solve(model, "lp").evaluation.reward.nominal
+def test_it_converges_to_policies_that_no_policy_dominates(algorithm, model):
+    """Multipliers swing about their best values, and the cost about its limit; see the docstrings.
+
+    From iteration 50 on, every policy has to be the best one at its own cost, whatever that cost is.
+    """
     free = hf.solve(model, "rvi").evaluation
     assert free.constraints[0].nominal > 1.5 * LIMIT
-    assert free.reward.nominal > 1.1 * best
+    assert free.reward.nominal > 1.1 * best_reward(model, LIMIT)
     policies = []
 
     def keep(rows, agents):
-        if rows[-1]["iteration"] >= 30:
+        if rows[-1]["iteration"] >= 50:
             logits = np.asarray(agents[0].policy.network(np.eye(STATES, dtype=np.float32)))
             policies.append(scipy.special.softmax(logits.astype(float), axis=-1))
 
@@ -51,7 +66,7 @@ def test_it_passes_near_the_constrained_optimum(algorithm, model):
         hf.environments.TableSimulator(model, name="four", horizon=20),
         algorithm,
         limit_on="discounted",
-        iterations=100,
+        iterations=120,
         batch_size=2_000,
         trust_region=0.001,
         critic_learning_rate=0.02,
@@ -63,8 +78,11 @@ def test_it_passes_near_the_constrained_optimum(algorithm, model):
     found = [hf.evaluate(model, policy) for policy in policies]
     costs = np.array([each.constraints[0].nominal for each in found])
     rewards = np.array([each.reward.nominal for each in found])
+    shares = rewards / [best_reward(model, cost) for cost in costs]
     assert costs.min() < LIMIT < costs.max()
-    assert 0.95 * best <= rewards[costs <= LIMIT].max() <= best * (1 + 1e-6)
+    # Measured 0.9956 with either algorithm.
+    assert shares.min() >= 0.99
+    assert shares.max() <= 1 + 1e-6
 
 
 @pytest.mark.parametrize("algorithm", OWN)

@@ -1,5 +1,6 @@
 """An adversary is only worth what it finds: learned worst cases against exact ones."""
 
+import dataclasses
 import os
 
 import equinox as eqx
@@ -30,16 +31,20 @@ SAMPLING_ERROR = {"linear-gaussian": 0.03, "gambler": 0.06, "n-chain": 0.12}
 
 
 def values_left(env, policy, discount, settings, radii, hidden, critic_learning_rate):
-    """Signal by signal, what adversaries leave at each radius, on episodes they did not learn from."""
+    """Signal by signal, what adversaries leave at each radius, on episodes they did not learn from.
+
+    The adversaries come with it, as functions of features and log-probabilities.
+    """
     numbers = (jnp.full(2, each) for each in (discount, 0.95, discount))
     signals = Signal(jnp.arange(2), *numbers, bootstrap=True)
     length = played_length(env.horizon, (discount,), bootstrap=True)
     frozen = FrozenPolicy(env, policy, None, signals, length, hidden, critic_learning_rate)
     key = jax.random.PRNGKey(1)
     indices = jnp.repeat(jnp.arange(2), len(radii))
-    _, values = train_attackers(
+    sight = watch(frozen, key)
+    natures, values = train_attackers(
         frozen,
-        watch(frozen, key),
+        sight,
         Targets(
             indices,
             jnp.tile(jnp.asarray(radii), 2),
@@ -49,7 +54,7 @@ def values_left(env, policy, discount, settings, radii, hidden, critic_learning_
         settings,
         JUDGED_ON,
     )
-    return np.asarray(values).reshape(2, len(radii))
+    return np.asarray(values).reshape(2, len(radii)), sight, natures.kernel
 
 
 # A mean shift is the worst case of a linear system, so that it misses only what it has not learned.
@@ -70,7 +75,7 @@ def test_finds_the_worst_case_of_a_linear_system(kernel, gradient, least):
     policy = eqx.tree_at(lambda p: p.network.weights, policy, (jnp.asarray(gain.T, jnp.float32),))
     radii = (0.1,)
     settings = AdversarySettings(kernel, gradient, updates=40, batch_size=4_000)
-    left = values_left(env, policy, env.discount, settings, radii, (64, 32), 2e-3)
+    left, *_ = values_left(env, policy, env.discount, settings, radii, (64, 32), 2e-3)
     for i, signal in enumerate(("reward", "cost")):
         for radius, value in zip(radii, left[i], strict=True):
             known = env.closed_form(gain=gain, radius=radius, signal=signal)
@@ -111,15 +116,29 @@ def test_finds_the_worst_case_of_a_table(name, settings, least, most):
         lambda p: p.network.weights, policy, (jnp.log(jnp.asarray(table, jnp.float32)),)
     )
     radius = float(np.max(model.uncertainty.radius))
-    left = values_left(
-        env,
-        policy,
-        model.discount,
-        AdversarySettings(**settings),
-        (radius,),
-        (),
-        0.02,
-    )
+    asked = AdversarySettings(**settings)
+    left, sight, kernels = values_left(env, policy, model.discount, asked, (radius,), (), 0.02)
     for i, worth in enumerate((exact.reward, *exact.constraints)):
         share = (left[i][0] - worth.nominal) / (worth.worst - worth.nominal)
         assert least <= share <= most + SAMPLING_ERROR[name], (i, share)
+        if settings is CATEGORICAL:
+            learned = under(model, env, sight, jax.tree.map(lambda leaf, i=i: leaf[i], kernels))
+            found = hf.evaluate(learned, table)
+            value = (found.reward, *found.constraints)[i].nominal
+            share = (value - worth.nominal) / (worth.worst - worth.nominal)
+            assert 0.98 <= share <= 1 + 1e-6, (i, share)
+
+
+def under(model, env, sight, kernel):
+    """The model with a learned kernel in place of the nominal one, to evaluate it without sampling."""
+    states, actions = (
+        each.ravel() for each in jnp.mgrid[: model.states, : model.actions].astype(int)
+    )
+    inputs = sight.of_nature(jax.vmap(env.nature_features)(states, actions), jnp.zeros(()))
+    log_nominal = jnp.log(jax.vmap(env.outcome_probabilities)(states, actions))
+    learned = np.exp(np.asarray(kernel.log_probabilities(inputs, log_nominal), float))
+    rows = (learned / learned.sum(-1, keepdims=True)).reshape(np.shape(model.nominal))
+    transitions = model.transitions
+    lists = isinstance(transitions, hf.Kernel)
+    given = hf.Kernel(transitions.successors, rows) if lists else rows
+    return dataclasses.replace(model, transitions=given)
