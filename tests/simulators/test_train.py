@@ -254,6 +254,7 @@ hf.train(env, "pcpo", seeds=2, iterations=60, out=sys.argv[1], **{TINY})
 """
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_again_and_again_equals_one_that_was_not(train, tmp_path):
     def start(folder):
         return subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)])
