@@ -85,7 +85,7 @@ def test_it_converges_to_policies_that_no_policy_dominates(algorithm, model):
     assert shares.max() <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("algorithm", OWN)
+@pytest.mark.parametrize("algorithm", ["ppo-lag", pytest.param("trpo-lag", marks=pytest.mark.long)])
 def test_with_a_radius_every_signal_has_its_own_adversary(algorithm, chain, tiny, tmp_path):
     rows = {}
     for radius in (0.0, 0.2):

@@ -105,6 +105,7 @@ def test_what_cannot_be_proved_is_returned_with_a_warning(env):
     assert proof.costs[0].found <= worst_case(agent, 0.0) <= proof.costs[0].upper
 
 
+@pytest.mark.long
 def test_a_draw_once_an_episode_is_proved():
     # Action 0 costs 1 with a mass under 0.8, which nature makes more likely; action 1 is safe.
     agent = hf.train(

@@ -317,7 +317,10 @@ def test_without_constraints_each_is_a_robust_policy_gradient(oracle, algorithm)
     assert found.history["reward"][-1] <= best + 1e-7
 
 
-@pytest.mark.parametrize("algorithm", ["crpo", "rnpg", "epirc-pgs"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["crpo", *(pytest.param(name, marks=pytest.mark.long) for name in ("rnpg", "epirc-pgs"))],
+)
 def test_at_radius_zero_it_reaches_the_linear_program(oracle, algorithm):
     model = oracle.random_model(1, constraints=2, radius=0.0)
     optimum = hf.solve(model, "lp").evaluation.reward.worst

@@ -72,6 +72,7 @@ def test_solving_takes_the_same_way(oracle, always_sparse, monkeypatch):
     np.testing.assert_allclose(found.history["margins"], dense.history["margins"], atol=1e-5)
 
 
+@pytest.mark.long
 def test_thousands_of_states(oracle):
     model = hf.environments.n_chain(nodes=3000)
     policy = oracle.random_policy(model, np.random.default_rng(0))
