@@ -193,9 +193,14 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
     # Entries are not written at one stroke: a reader that comes too early compiles for itself.
-    mark = pytest.mark.filterwarnings("ignore:Error (reading|writing) persistent compilation cache")
+    early = pytest.mark.filterwarnings(
+        "ignore:Error (reading|writing) persistent compilation cache"
+    )
+    # A long session uses more shapes than most programs do, and drops its compiled programs at times.
+    dropped = pytest.mark.filterwarnings("ignore:.* memory mappings are in use")
     for item in items:
-        item.add_marker(mark)
+        item.add_marker(early)
+        item.add_marker(dropped)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -107,6 +107,7 @@ def workers(process):
     ]
 
 
+@pytest.mark.long
 def test_a_killed_worker_changes_nothing(start, undisturbed, tmp_path):
     driver = start(tmp_path)
     wait_until(lambda: job_files(tmp_path) and workers(driver.pid), driver)

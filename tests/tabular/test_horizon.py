@@ -404,6 +404,7 @@ def test_the_best_deterministic_policy_of_all_steps_is_found(ruled, monkeypatch)
     assert (climbed[:, [0, 1], [0, 1]] == 1).all()
 
 
+@pytest.mark.long
 def test_memory_gains_what_the_bound_allows():
     """Reward comes from the state to be avoided: once there, there is no reason to leave it."""
     kernel = np.zeros((3, 2, 3))
