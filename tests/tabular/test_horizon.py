@@ -573,7 +573,7 @@ def test_rules_that_mean_nothing_are_refused(make, message):
         make()
 
 
-def test_other_verbs_refuse_in_words(ruled):
+def test_other_verbs_refuse_in_words(ruled, tmp_path):
     with pytest.raises(ValueError, match="policy: state 1 takes action 0, which is not allowed"):
         hf.evaluate(ruled, np.full((4, 2), 0.5))
     with pytest.raises(ValueError, match="worst_case: with a horizon there is only 'dual'"):
@@ -586,7 +586,7 @@ def test_other_verbs_refuse_in_words(ruled):
     with pytest.raises(
         ValueError, match="proof files are about sums and means of a step; the model"
     ):
-        hf.certify(ruled, policy, bound=False).save("never.json")
+        hf.certify(ruled, policy, bound=False).save(tmp_path / "never.json")
     with pytest.raises(ValueError, match="bounds: they are for models without a horizon"):
         hf.solve(ruled, bounds=True)
     with pytest.raises(ValueError, match="model: a table with a horizon, a reach rule"):
