@@ -1,9 +1,11 @@
 """How the inner limit follows the measured costs, recomputed from the metrics."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import holdfast as hf
+from holdfast.simulators.training.inner_limits import InnerLimits
 
 LIMIT = -14.0
 
@@ -36,17 +38,43 @@ def test_the_inner_limit_follows_the_larger_cost_of_drawn_and_most_likely_action
     """An integral controller in plain Python, from the measured costs alone."""
     settings, limit = hf.Settings(), LIMIT
     size = abs(limit)
-    tightening, excess = 0.5 * size, 0.0
+    tightening, usual = 0.5 * size, np.zeros(2)
     for row in rows:
         assert row["inner_limits"][0] == pytest.approx(limit - tightening, abs=1e-4)
         cost, likely = row["costs"][0], row["likely_costs"][0]
-        excess += 0.2 * (likely - cost - excess)
-        larger = cost + max(excess, 0.0) + settings.limit_confidence * row["cost_errors"][0]
+        usual += 0.2 * (np.array([cost, likely]) - usual)
+        # These costs are negative, where the difference counts.
+        larger = cost + max(usual[1] - usual[0], 0.0)
+        larger += settings.limit_confidence * row["cost_errors"][0]
         over = np.clip(larger - (limit - settings.limit_margin * size), -size / 2, size / 2)
         moved = np.clip(tightening + settings.limit_gain * over, 0, 2 * size)
         # A recovery step may open the inner limit, and does not tighten it.
         tightening = min(tightening, moved) if row["recovered"] else moved
     assert [row["recovered"] for row in rows].count(True) == 2
+
+
+def test_a_limit_on_most_likely_actions_can_always_be_met():
+    """HalfCheetah: drawn actions cost 33 and most likely ones 87, with a limit of 25.
+
+    With the difference added, drawn actions would need a negative cost.
+    """
+    inner = InnerLimits.create(jnp.array([25.0]), moving=False)
+    for _ in range(60):
+        inner = inner.seen(jnp.array([33.0]), jnp.array([87.0]))
+    met = 25 * 33 / 87
+    assert met > 0
+    assert inner.needed(jnp.array([met]))[0] == pytest.approx(0, abs=1e-3)
+    assert inner.excess(jnp.array([met]), margin=0.0)[0] == pytest.approx(0, abs=1e-3)
+    assert inner.needed(jnp.array([33.0]))[0] > 0
+    assert inner.excess(jnp.array([33.0]), margin=0.1)[0] == pytest.approx(87 - 22.5, abs=1e-3)
+
+
+def test_drawn_actions_that_cost_more_are_limited_themselves():
+    inner = InnerLimits.create(jnp.array([25.0]), moving=True).seen(
+        jnp.array([30.0]), jnp.array([10.0])
+    )
+    assert inner.values[0] == 12.5
+    assert inner.needed(jnp.array([20.0]))[0] == pytest.approx(7.5)
 
 
 def test_most_likely_actions_cost_something_else_than_drawn_ones(rows):

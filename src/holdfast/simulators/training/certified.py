@@ -133,11 +133,11 @@ class Attempts:
             rows: the metrics of the last iteration, by seed. An agent is not certified while its
                 measured costs exceed their limits, since no bound could hold.
         """
-        aims = np.array(learners.limits)
+        aims = np.array(learners.inner.limits)
         for i, (agent, row) in enumerate(zip(agents, rows, strict=True)):
             if (np.asarray(row["costs"]) <= agent.limits).all():
                 aims[i] = self._attempt(agent, row["iteration"] + 1, aims[i])
-        return eqx.tree_at(lambda each: each.limits, learners, jnp.asarray(aims))
+        return eqx.tree_at(lambda each: each.inner.limits, learners, jnp.asarray(aims))
 
     def results(self, agents: Sequence[Agent], done: int) -> list[Agent]:
         """Return the best agent of every seed, with its certificate."""

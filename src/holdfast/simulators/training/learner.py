@@ -22,6 +22,7 @@ from holdfast.simulators.policy.memory import remembering
 from holdfast.simulators.policy.networks import Normaliser, Policy, layers
 from holdfast.simulators.steps.descent import Passes
 from holdfast.simulators.training import checkpoint, runs
+from holdfast.simulators.training.inner_limits import InnerLimits
 from holdfast.simulators.training.rollout import (
     Batch,
     Nominal,
@@ -37,14 +38,6 @@ from holdfast.simulators.training.settings import Plan, Settings, cost_limits
 
 Metrics = dict[str, Array]
 
-# Weight of a new measurement in the running mean of `Learner.likely_excess`. The mean then covers about
-# nine measurements of a fifth of a batch each, and is more precise than the cost of drawn actions.
-_LIKELY_WEIGHT = 0.2
-# First distance of the inner limit from the limit, as a fraction of it. The first time that a policy
-# reaches its limit, the linearised constraint overshoots most. From half the limit it is approached from
-# inside: with limit_gain=0.2 a cost far below opens the inner limit within five iterations.
-_FIRST_TIGHTENING = 0.5
-
 # Radius, limits and trust region: runs that differ only in them share a compiled program.
 RunNumbers = tuple[Float[Array, ""], Float[Array, " costs"], Float[Array, ""]]
 
@@ -57,10 +50,7 @@ class Learner(eqx.Module):
         sight: normalisers of the inputs of policy, critics and adversaries.
         natures: kernel and critic of the reward and of every cost, along a leading axis. The kernels
             hold the radius.
-        tightening: distance between each limit and the inner limit at which the cost is aimed.
-        likely_excess: cost of most likely actions less that of drawn actions, each under the cost's
-            kernel, as a running mean over iterations.
-        limits: limit of every cost.
+        inner: limits of the costs, and the inner limits at which the updates aim.
         trust_region: δ.
         key: random key of the following iterations.
         iteration: number of updates made.
@@ -70,9 +60,7 @@ class Learner(eqx.Module):
     policy: Policy
     sight: Sight
     natures: Nature
-    tightening: Float[Array, " costs"]
-    likely_excess: Float[Array, " costs"]
-    limits: Float[Array, " costs"]
+    inner: InnerLimits
     trust_region: Float[Array, ""]
     key: PRNGKeyArray
     iteration: Int[Array, ""]
@@ -102,10 +90,8 @@ class Learner(eqx.Module):
         )
         own = None if plan.first_state is None else plan.first_state(plan, policy)
         # An algorithm with multipliers of its own does not move the inner limit.
-        start = _FIRST_TIGHTENING if settings.limit_gain and own is None else 0.0
-        tightening, likely_excess = start * jnp.abs(limits), jnp.zeros(len(limits))
-        costs = (tightening, likely_excess, limits)
-        return cls(policy, sight, natures, *costs, trust_region, key, jnp.array(0), own)
+        inner = InnerLimits.create(limits, moving=settings.limit_gain > 0 and own is None)
+        return cls(policy, sight, natures, inner, trust_region, key, jnp.array(0), own)
 
     def player(self, env: Environment, deterministic: bool = False) -> Player:
         """Return the current policy in a simulator."""
@@ -195,9 +181,12 @@ def measure(
     # One rollout after the other: devices that exchange sums of both at once could wait for each other.
     learner, found, nominal = lax.optimization_barrier((learner, found, nominal))
     learner, likely, likely_steps = _likely_costs(plan, env, learner, episodes)
-    gap = likely + found.value[1:] - learner.likely_excess
-    likely_excess = learner.likely_excess + _LIKELY_WEIGHT * gap
-    return dataclasses.replace(learner, likely_excess=likely_excess), {
+    inner = learner.inner
+    if (
+        learner.own is None
+    ):  # published algorithms with multipliers of their own limit drawn actions
+        inner = inner.seen(-found.value[1:], likely)
+    return dataclasses.replace(learner, inner=inner), {
         "reward": found.value[0],
         "reward_error": found.error[0],
         "costs": -found.value[1:],
@@ -205,7 +194,7 @@ def measure(
         "likely_costs": likely,
         "nominal_reward": nominal.value[0],
         "nominal_costs": -nominal.value[1:],
-        "inner_limits": learner.limits - learner.tightening,
+        "inner_limits": learner.inner.values,
         "steps": steps + likely_steps,
         "bad_step": jax.vmap(Batch.first_bad_step)(samples.batches).max(),
     }
@@ -240,17 +229,18 @@ def _likely_costs(
 
 def needed(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
     """Return b_i = d_i − V_i, with the inner limit as the threshold."""
-    return _measured_costs(plan, learner, samples) - (learner.limits - learner.tightening)
+    return learner.inner.needed(_drawn_costs(plan, samples))
 
 
-def _measured_costs(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
-    """Return the larger cost of drawn and most likely actions, plus some standard errors.
+def excess(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
+    """Return the distance of each measured cost from (1 − limit_margin)·limit."""
+    return learner.inner.excess(_drawn_costs(plan, samples), plan.settings.limit_margin)
 
-    Published algorithms with multipliers of their own limit drawn actions.
-    """
-    found, likely = samples.estimates, jnp.maximum(learner.likely_excess, 0.0)
-    likely = likely if learner.own is None else jnp.zeros_like(likely)
-    return -found.value[1:] + likely + plan.settings.limit_confidence * found.error[1:]
+
+def _drawn_costs(plan: Plan, samples: Samples) -> Float[Array, " costs"]:
+    """Return the costs of drawn actions, plus some standard errors."""
+    found = samples.estimates
+    return -found.value[1:] + plan.settings.limit_confidence * found.error[1:]
 
 
 def learn(
@@ -283,8 +273,7 @@ def learn(
     natures = _per_signal(fitted, samples.batches, learner.natures, samples.estimates.targets)
     # During recovery a cost is far from its limit, and the linearisation has no bias to learn from it.
     # An inner limit that nothing meets must still open, or every later step would recover too.
-    tightening = _tightened(plan, learner, samples)
-    tightening = jnp.where(keep_limits, jnp.minimum(learner.tightening, tightening), tightening)
+    inner = learner.inner.moved(excess(plan, learner, samples), settings.limit_gain, keep_limits)
     sight = learner.sight.updated(samples.batches)
     if learner.sight.observations is not None and sight.observations is not None:
         policy = policy.rebased(learner.sight.observations, sight.observations)
@@ -293,29 +282,9 @@ def learn(
         policy=policy,
         sight=sight,
         natures=natures,
-        tightening=tightening,
+        inner=inner,
         iteration=learner.iteration + 1,
     )
-
-
-def _tightened(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
-    """Return the distance of the inner limit from the limit after one integral control step.
-
-    A linearised constraint settles above its limit. The inner limit therefore moves each iteration by
-    `limit_gain` times the distance of the measured cost from (1 − limit_margin)·limit. It stays
-    between −limit and limit, and one measurement counts for at most half the limit.
-    """
-    if plan.settings.limit_gain == 0:
-        return learner.tightening
-    size = jnp.abs(learner.limits)
-    change = jnp.clip(excess(plan, learner, samples), -size / 2, size / 2)
-    return jnp.clip(learner.tightening + plan.settings.limit_gain * change, 0.0, 2 * size)
-
-
-def excess(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
-    """Return the distance of each measured cost from (1 − limit_margin)·limit."""
-    margin = plan.settings.limit_margin * jnp.abs(learner.limits)
-    return _measured_costs(plan, learner, samples) - (learner.limits - margin)
 
 
 def first_learners(

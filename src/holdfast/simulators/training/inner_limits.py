@@ -1,0 +1,98 @@
+"""The limits at which updates aim: they move until the measured costs settle below the limits."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Self
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+# First distance of the inner limit from the limit, as a fraction of it. The first time that a policy
+# reaches its limit, the linearised constraint overshoots most. From half the limit it is approached from
+# inside: with limit_gain=0.2 a cost far below opens the inner limit within five iterations.
+_FIRST_TIGHTENING = 0.5
+# Weight of a new measurement in the running means of `InnerLimits.usual_costs`. A mean then covers about
+# nine measurements of a fifth of a batch each, and is more precise than the cost of drawn actions.
+_USUAL_WEIGHT = 0.2
+# Largest factor by which most likely actions count as more costly than drawn ones, which are then held
+# at a tenth of the limit. A larger ratio comes from costs close to zero, and is noise.
+_LARGEST_FACTOR = 10.0
+
+
+class InnerLimits(eqx.Module):
+    """Limits on the costs, and the inner limits at which the updates aim.
+
+    Attributes:
+        limits: limit of every cost.
+        tightening: distance between each limit and its inner limit.
+        usual_costs: costs of drawn and of most likely actions, as running means over iterations that
+            start at zero. They stay zero if only drawn actions are limited.
+    """
+
+    limits: Float[Array, " costs"]
+    tightening: Float[Array, " costs"]
+    usual_costs: Float[Array, "2 costs"]
+
+    @classmethod
+    def create(cls, limits: Float[Array, " costs"], moving: bool) -> Self:
+        """Return the initial inner limits; those that do not move are the limits themselves."""
+        start = _FIRST_TIGHTENING if moving else 0.0
+        return cls(limits, start * jnp.abs(limits), jnp.zeros((2, len(limits))))
+
+    @property
+    def values(self) -> Float[Array, " costs"]:
+        """The inner limits."""
+        return self.limits - self.tightening
+
+    def seen(self, drawn: Float[Array, " costs"], likely: Float[Array, " costs"]) -> Self:
+        """Return the limits with running means that include the costs of one more measurement."""
+        change = jnp.stack([drawn, likely]) - self.usual_costs
+        return dataclasses.replace(self, usual_costs=self.usual_costs + _USUAL_WEIGHT * change)
+
+    def needed(self, drawn: Float[Array, " costs"]) -> Float[Array, " costs"]:
+        """Return how far the costs of drawn actions are above those that meet the inner limits."""
+        factor, shift = self._larger()
+        return drawn - (self.values - shift) / factor
+
+    def excess(self, drawn: Float[Array, " costs"], margin: float) -> Float[Array, " costs"]:
+        """Return the distance of each larger cost from (1 − margin)·limit."""
+        factor, shift = self._larger()
+        return factor * drawn + shift - (self.limits - margin * jnp.abs(self.limits))
+
+    def moved(
+        self, excess: Float[Array, " costs"], gain: float, opening_only: bool | Bool[Array, ""]
+    ) -> Self:
+        """Return the limits after one step of integral control.
+
+        A linearised constraint settles above its limit. The inner limit therefore moves by `gain` times
+        the excess. It stays between −limit and limit, and one measurement counts for at most half the
+        limit.
+
+        Arguments:
+            excess: what `excess` returns.
+            gain: step size; 0 keeps the inner limits.
+            opening_only: whether the inner limits do not tighten.
+        """
+        if gain == 0:
+            return self
+        size = jnp.abs(self.limits)
+        change = gain * jnp.clip(excess, -size / 2, size / 2)
+        after = jnp.clip(self.tightening + change, 0.0, 2 * size)
+        after = jnp.where(opening_only, jnp.minimum(self.tightening, after), after)
+        return dataclasses.replace(self, tightening=after)
+
+    def _larger(self) -> tuple[Float[Array, " costs"], Float[Array, " costs"]]:
+        """Return (a, b) such that a·C + b is the larger cost of drawn and most likely actions.
+
+        C is the cost of drawn actions. A positive cost is multiplied: as C falls to zero, so does a·C,
+        and every positive limit can be met. A difference does not fall with C; once it is larger than
+        the limit, no cost of drawn actions meets the limit. A factor has no meaning if the usual cost
+        of drawn actions is not positive, and the difference is added then.
+        """
+        drawn, likely = self.usual_costs
+        positive = drawn > 0
+        factor = jnp.clip(likely / jnp.where(positive, drawn, 1.0), 1.0, _LARGEST_FACTOR)
+        difference = jnp.maximum(likely - drawn, 0.0)
+        return jnp.where(positive, factor, 1.0), jnp.where(positive, 0.0, difference)
