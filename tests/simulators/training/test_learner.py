@@ -77,5 +77,31 @@ def test_drawn_actions_that_cost_more_are_limited_themselves():
     assert inner.needed(jnp.array([20.0]))[0] == pytest.approx(7.5)
 
 
+def test_linearised_constraints_are_trusted_up_to_half_above_the_limit():
+    inner = InnerLimits.create(jnp.array([20.0, -10.0]), moving=True)
+    assert inner.are_near(jnp.array([30.0, -5.0]), gain=0.2)
+    assert not inner.are_near(jnp.array([30.1, -5.0]), gain=0.2)
+    assert not inner.are_near(jnp.array([30.0, -4.9]), gain=0.2)
+    assert inner.are_near(jnp.array([500.0, 0.0]), gain=0.0)  # the paper's plain update
+    for _ in range(60):  # most likely actions cost twice as much
+        inner = inner.seen(jnp.array([10.0, -10.0]), jnp.array([20.0, -10.0]))
+    assert inner.are_near(jnp.array([14.9, -5.0]), gain=0.2)
+    assert not inner.are_near(jnp.array([15.1, -5.0]), gain=0.2)
+
+
+@pytest.mark.parametrize("algorithm", ["rcpo", "pcpo", "cpo"])
+def test_a_cost_far_above_its_limit_is_only_lowered(chain, tiny, algorithm):
+    """However near the linearised constraint says that the limit is."""
+    # Every linearised constraint can be met in one step of this trust region.
+    settings = {"cost_limit": -30.0, "iterations": 1, "trust_region": 10.0, **tiny}
+    if algorithm == "rcpo":
+        settings["radius"] = 0.1
+    for gain, recovers in ((0.2, True), (0.0, False)):
+        rows = []
+        hf.train(chain, algorithm, callback=rows.extend, limit_gain=gain, **settings)
+        assert min(row["costs"][0] for row in rows) > -15
+        assert [row["recovered"] for row in rows] == [recovers] * len(rows)
+
+
 def test_most_likely_actions_cost_something_else_than_drawn_ones(rows):
     assert any(row["costs"] != row["likely_costs"] for row in rows)

@@ -16,7 +16,7 @@ def cpo(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metric
     learner, metrics = measure(plan, env, learner, samples)
     local = linearise(plan, learner, samples)
     step = improve_within(local.model)
-    step = recover_unless(step.met, local.model, step)
+    step = recover_unless(step.met & local.recoverable, local.model, step)
     policy, update = line_search(learner.policy, local, step, plan.settings)
     return learn(plan, learner, samples, policy, step.recovered), metrics | update
 

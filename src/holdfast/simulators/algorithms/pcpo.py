@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.registry import Algorithm
 from holdfast.simulators.environment import Environment
-from holdfast.simulators.steps.local_model import improve, is_recoverable, project, recover_unless
+from holdfast.simulators.steps.local_model import improve, project, recover_unless
 from holdfast.simulators.steps.trust_region import line_search, linearise
 from holdfast.simulators.training.learner import Learner, Metrics, learn, measure, sample
 from holdfast.simulators.training.settings import Plan
@@ -16,7 +16,7 @@ def pcpo(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metri
     learner, metrics = measure(plan, env, learner, samples)
     local = linearise(plan, learner, samples)
     step = project(local.model, improve(local.model))
-    step = recover_unless(is_recoverable(local.model), local.model, step)
+    step = recover_unless(local.recoverable, local.model, step)
     policy, update = line_search(learner.policy, local, step, plan.settings)
     return learn(plan, learner, samples, policy, step.recovered), metrics | update
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.registry import Algorithm
 from holdfast.simulators.environment import Environment
-from holdfast.simulators.steps.local_model import improve, is_recoverable, project, recover_unless
+from holdfast.simulators.steps.local_model import improve, project, recover_unless
 from holdfast.simulators.steps.trust_region import line_search, linearise
 from holdfast.simulators.training.learner import (
     Learner,
@@ -34,7 +34,7 @@ def rcpo(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metri
     local = linearise(plan, learner, samples)
     half = improve(local.model)  # π_{k+½}: (13) by Taylor expansion, (23)
     step = project(local.model, half)  # π_{k+1}: (16) by Taylor expansion, (25)
-    step = recover_unless(is_recoverable(local.model), local.model, step)
+    step = recover_unless(local.recoverable, local.model, step)
     policy, update = line_search(learner.policy, local, step, plan.settings)
     return learn(plan, learner, samples, policy, step.recovered), metrics | update
 

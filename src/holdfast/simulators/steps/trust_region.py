@@ -9,13 +9,18 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from holdfast._support.devices import row, side_by_side, spread
 from holdfast.simulators.policy.networks import Categorical, Distribution, Gaussian, Policy
 from holdfast.simulators.steps.descent import in_rows
-from holdfast.simulators.steps.local_model import LocalModel, PolicyStep, local_model
-from holdfast.simulators.training.learner import Learner, Metrics, Samples, needed
+from holdfast.simulators.steps.local_model import (
+    LocalModel,
+    PolicyStep,
+    is_recoverable,
+    local_model,
+)
+from holdfast.simulators.training.learner import Learner, Metrics, Samples, are_near, needed
 from holdfast.simulators.training.settings import Plan, StaticSettings
 
 Vector = Float[Array, " n"]
@@ -49,10 +54,18 @@ class Evidence(NamedTuple):
 
 
 class Linearisation(NamedTuple):
-    """The local model of the update and the evidence it was computed from, one per signal."""
+    """The local model of the update and the evidence it was computed from, one per signal.
+
+    Attributes:
+        model: the local model.
+        evidence: the evidence.
+        recoverable: whether a step in the trust region meets the constraints, and the costs are near
+            enough to their limits for a linearised constraint to be trusted.
+    """
 
     model: LocalModel
     evidence: tuple[Evidence, ...]
+    recoverable: Bool[Array, ""]
 
 
 def linearise(plan: Plan, learner: Learner, samples: Samples) -> Linearisation:
@@ -74,7 +87,10 @@ def linearise(plan: Plan, learner: Learner, samples: Samples) -> Linearisation:
     inverses = conjugate_gradients(product, gradients, settings.cg_steps)
     needs = needed(plan, learner, samples)[: len(found) - 1]
     model = local_model(gradients, inverses, needs, learner.trust_region)
-    return Linearisation(model, found)
+    recoverable = is_recoverable(model)
+    if plan.constrained:
+        recoverable &= are_near(plan, learner, samples)
+    return Linearisation(model, found, recoverable)
 
 
 def gather_evidence(plan: Plan, learner: Learner, samples: Samples) -> tuple[Evidence, ...]:

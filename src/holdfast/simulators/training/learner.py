@@ -232,6 +232,11 @@ def needed(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " cos
     return learner.inner.needed(_drawn_costs(plan, samples))
 
 
+def are_near(plan: Plan, learner: Learner, samples: Samples) -> Bool[Array, ""]:
+    """Return whether no measured cost is so far above its limit that only recovery helps."""
+    return learner.inner.are_near(_drawn_costs(plan, samples), plan.settings.limit_gain)
+
+
 def excess(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:
     """Return the distance of each measured cost from (1 − limit_margin)·limit."""
     return learner.inner.excess(_drawn_costs(plan, samples), plan.settings.limit_margin)
