@@ -42,7 +42,7 @@ def compiled_simulation(function: Callable[P, T]) -> Callable[P, T]:
     """Return `compiled(function)`, for a function that plays a simulator.
 
     If HOLDFAST_COMPILE is "quick", a CPU's program is not optimised: it is ready three times sooner and
-    runs three times longer, which pays for the short runs of tests.
+    runs three times longer, which is worthwhile for the short runs of tests.
     """
     return _compiled(function, _options_of_simulations)
 
