@@ -407,9 +407,7 @@ def test_training_that_diverges_by_itself_is_stopped_too(train, tmp_path, monkey
         return eqx.tree_at(lambda x: x.inner.tightening, learners, nan), metrics
 
     monkeypatch.setattr(verb, "iterations", spoiled)
-    with pytest.raises(
-        hf.TrainingError, match=r"chain diverged: inner\.tightening is not finite"
-    ):
+    with pytest.raises(hf.TrainingError, match=r"chain diverged: inner\.tightening is not finite"):
         train(tmp_path / "run")
     assert runs.read_lines(tmp_path / "run/metrics.jsonl") == []
 
