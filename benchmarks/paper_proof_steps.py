@@ -3,10 +3,10 @@
     python benchmarks/paper_proof_steps.py [--models 100]
 
 From a random policy on each random model, the paper's plain update is applied a few times. For every
-step from π_k to π_{k+1} it checks: the Lipschitz step of the proofs, per state,
-|A^{π_k}(s, a) − A^{π_{k+1}}(s, a)| ≤ L·‖π_{k+1}(s) − π_k(s)‖₁; E[KL(π_{k+1}‖π_k)] ≤ δ from a feasible
-π_k; E[KL(π_{k+1}‖π_k)] ≤ δ + b²α_KL from an infeasible one; and Lemma 3.1 and the two corrected
-bounds of `docs/explanation/theory.md`.
+step from π_k to π_{k+1} it checks: (37), the Lipschitz constant per state,
+|A^{π_k}(s, a) − A^{π_{k+1}}(s, a)| ≤ L·‖π_{k+1}(s) − π_k(s)‖₁; (32), E[KL(π_{k+1}‖π_k)] ≤ δ from a
+feasible π_k; (43) without its term in M', E[KL(π_{k+1}‖π_k)] ≤ δ + b²α_KL from an infeasible one; and
+Lemma 4.1 and the two corrected bounds of `docs/explanation/theory.md`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check_step(model: hf.RobustCMDP, table, before, after, old, new, tally) -> N
     bounds = step_bounds(table, before, after, old, new, DELTA, model.states)
     error = float(old.error.max() + new.error.max())
     change = bounds["reward_change"]
-    count("Lemma 3.1", change >= bounds["lemma_bound"] - error)
+    count("Lemma 4.1", change >= bounds["lemma_bound"] - error)
     count("corrected reward bound", change >= bounds["reward_bound"] - error)
     if bounds["linearised_margins"][0] >= 0:
         margin = float(new.value[1] - table.thresholds[0])
@@ -64,7 +64,9 @@ def check_step(model: hf.RobustCMDP, table, before, after, old, new, tally) -> N
     moved = jnp.abs(crossed.advantages[0] - new.advantages[0]).max(-1)[: model.states]
     distance = jnp.abs(after - before).sum(-1)[: model.states]
     lipschitz = np.sqrt(model.actions) / (1 - gamma) ** 2
-    count("per-state Lipschitz step", bool(jnp.all(moved <= lipschitz * distance + error)))
+    count(
+        "(37): Lipschitz constant per state", bool(jnp.all(moved <= lipschitz * distance + error))
+    )
 
     d = np.asarray(old.occupancy[0])
     ratio = np.log(np.maximum(after, 1e-300) / np.maximum(before, 1e-300))
@@ -72,10 +74,11 @@ def check_step(model: hf.RobustCMDP, table, before, after, old, new, tally) -> N
     tilts = TiltedPolicies.at(before, old, table.thresholds, table.step_share, "exact")
     violation = float(tilts.needed[0])
     if violation <= 0:
-        count("E[KL] ≤ δ, feasible start", kl <= DELTA * (1 + 1e-9))
+        count("(32): E[KL] ≤ δ from a feasible policy", kl <= DELTA * (1 + 1e-9))
     else:
         stretch = violation**2 / (2 * float(tilts.curvature[1, 1]))
-        count("E[KL] ≤ δ + b²α_KL, infeasible start", kl <= (DELTA + stretch) * (1 + 1e-9))
+        bound = DELTA + stretch
+        count("(43) without M': E[KL] ≤ δ + b²α_KL", kl <= bound * (1 + 1e-9))
 
 
 def main() -> None:

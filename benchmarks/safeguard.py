@@ -3,7 +3,7 @@
     python benchmarks/safeguard.py [--seeds 5] [--iterations 200]
 
 Prints for each of the paper's models, with and without the safeguard, the number of infeasible iterates
-after the first feasible one and the largest violation among them, and the final reward with the
+from the first feasible one on and the largest violation among them, and the final reward with the
 safeguard relative to the best *feasible* iterate without it.
 """
 
@@ -17,7 +17,7 @@ import holdfast as hf
 
 
 def after_first_feasible(history: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the margins of the iterates after the first feasible one, and which are feasible."""
+    """Return the margins of the iterates from the first feasible one on, and which are feasible."""
     feasible = (history["margins"] - history["error"][:, None] >= 0).all(-1)
     first = int(feasible.argmax())
     return history["margins"][first:].min(-1), feasible[first:]

@@ -12,7 +12,7 @@ It needs JAX and this package only, no Gymnasium:
 
 The last command repeats bounds at 90 % confidence on five simulators whose worst case is known, and
 prints how many are below it, with an exact binomial interval of that share. U, ν and λ are learned once;
-with --whole they are learned anew in each of so many whole certificates.
+with --whole they are learned anew in each of this many whole certificates.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_an_open_verdict_says_what_would_decide_it():
     options = {**SMALL, "proof_options": {"episodes": 100, "most_cost": 1}}
     found = hf.audit(careful, env, radius=RADIUS, cost_limit=LIMIT, **options)
     assert found.verdict == "undecided"
-    assert "More episodes and updates lower what is proved" in found.reasons[0]
+    assert "More episodes or updates, a smaller radius or a smaller most_cost" in found.reasons[0]
 
 
 def simulator():

@@ -1,4 +1,4 @@
-"""The verb `audit`: sweeps, attacks and a certificate of anybody's policy, and a verdict."""
+"""The verb `audit`: parameter sweeps, attacks and a certificate for a policy of any library."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ class Audit:
     """The result of `audit`. Printing it shows the verdict, the tests and the certificate.
 
     Attributes:
-        verdict: "holds" if the certificate proves every limit, "broken" if an attack or the certificate
-            shows that one is exceeded, otherwise "undecided".
-        reasons: the verdict in sentences, and for an open one what would decide it.
+        verdict: "broken" if a test of `stress` (attack, noise or parameter) or the certificate's attack
+            exceeds a limit; otherwise "holds" if the certificate proves every limit, and else
+            "undecided".
+        reasons: one sentence per limit; for an undecided limit, what could decide it. One sentence more
+            for every other test that exceeds a limit.
         stress: sweeps and attacks.
         certificate: the bounds; None if they could not be computed.
 
@@ -66,7 +68,7 @@ def audit(
 ) -> Audit:
     """Attack a policy, bound its costs from above, and say whether its limits hold.
 
-    With `out` every part is written when it is done. The same call goes on after an interrupt, and
+    With `out` every part is written when it is done. After an interrupt the same call resumes, and
     `holdfast report` shows the folder.
 
     Arguments:
@@ -142,7 +144,7 @@ def audit(
         nonlocal refusal
         try:
             return certify(env, agent, radius=radius, callback=callback, **bounds)
-        except ValueError as error:  # such as a range that nobody declared
+        except ValueError as error:  # for example, an undeclared range
             refusal = str(error)
             return None
 
@@ -194,11 +196,11 @@ def _judged(
 def _what_would_decide(name: str, limit: float, found: float, cost: Any, refusal: str) -> str:
     if cost is None:
         return (
-            f"{name}: attacks found {found:.4g}, under its limit {limit:g}, but nothing is proved, "
-            f"because of {refusal}."
+            f"{name}: attacks found {found:.4g}, under its limit {limit:g}, but nothing is proved: "
+            f"{refusal}."
         )
     return (
         f"{name}: attacks found {found:.4g}, but only {cost.upper:.4g} is proved, and its limit is "
-        f"{limit:g}. More episodes and updates lower what is proved; so do a smaller radius and a "
-        "smaller most_cost. A stronger attack might break the limit."
+        f"{limit:g}. More episodes or updates, a smaller radius or a smaller most_cost lower the "
+        "proved bound. A stronger attack might exceed the limit."
     )

@@ -2,8 +2,8 @@
 
 Each verb accepts a name wherever it accepts a model or a simulator. It passes the object on to the
 function of the same name in `holdfast.tabular` or `holdfast.simulators`, and has the signature and the
-documentation of that function. The modules for simulators are imported when they are first needed, so
-that tables do not wait for them.
+documentation of that function. The modules for simulators are imported on first use, which keeps
+`import holdfast` fast for tables.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def bad_inputs(folder):
         "bench paper --seeds 0": "seeds",
         "bench paper --workers -1": "--workers: ",
         "bench paper --engine steam": "'steam'",
-        "bench paper --address here": "--address: it goes with --engine ray",
+        "bench paper --address here": "--address: allowed only with --engine ray",
         "bench paper --out file": "file",
         "bench paper --out nowhere://x": "nowhere://x",
         "reproduce gambler --out file": "file",
@@ -133,7 +133,7 @@ def bad_inputs(folder):
         "solve gambler --set wasserstein --radius 0.1 --metric missing.npy": "missing.npy",
         "solve gambler --set wasserstein --radius 0.1 --metric timid.npy": "metric",
         "solve gambler --set total-variation --radius 0.1": "reward",
-        "solve gambler --nodes 10": "add --certify",
+        "solve gambler --nodes 10": "--nodes: needs --certify",
         "solve gambler --settings dual_step=1": "settings",
         "solve gambler --algorithm rpd --settings dual_step": "dual_step",
         "solve gambler --algorithm rpd --settings dual_stpe=1": "dual_stpe",
@@ -222,7 +222,7 @@ def test_an_interrupt_exits_with_130_and_says_how_to_go_on(main, monkeypatch, ca
 
     monkeypatch.setattr(runner, "run", interrupted)
     assert main("reproduce gambler") == 130
-    assert "The same command resumes" in capsys.readouterr().err
+    assert "Run the same command to resume" in capsys.readouterr().err
 
 
 def test_reproduce_end_to_end(main, tmp_path, capsys):
@@ -450,7 +450,7 @@ def test_train_films_an_episode(main, capsys):
     few = f"{TRAIN} --iterations 1 --out run"
     assert main(f"{few} --video film.gif elsewhere/film.gif") in (0, 3)
     out = capsys.readouterr().out
-    assert "filmed in run/film.gif\nfilmed in elsewhere/film.gif\n" in out
+    assert "recorded in run/film.gif\nrecorded in elsewhere/film.gif\n" in out
     films = [Path(name).read_bytes() for name in ("run/film.gif", "elsewhere/film.gif")]
     assert films[0] == films[1]
     with Image.open("run/film.gif") as image:
@@ -460,14 +460,14 @@ def test_train_films_an_episode(main, capsys):
         image.seek(1)
         assert not np.array_equal(first, np.asarray(image.convert("RGB")))
     assert main(f"{few} --video") in (0, 3)  # under a name of its own
-    assert "filmed in run/episode.mp4\n" in capsys.readouterr().out
+    assert "recorded in run/episode.mp4\n" in capsys.readouterr().out
     assert b"ftyp" in Path("run/episode.mp4").read_bytes()[:16]
 
 
 def test_an_mp4_that_nothing_can_write_is_refused_before_any_work(main, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     assert main("train n-chain --video film.mp4") == 2
-    assert "pip install holdfast[video]" in capsys.readouterr().err
+    assert 'pip install "holdfast[video]"' in capsys.readouterr().err
     assert not list(Path().iterdir())
 
 
@@ -514,4 +514,4 @@ def test_an_interrupted_training_says_how_to_go_on(main, capsys, monkeypatch):
 
     monkeypatch.setattr(train.TrainingRun, "train", interrupted)
     assert main(TRAIN) == 130
-    assert "The same command resumes" in capsys.readouterr().err
+    assert "Run the same command to resume" in capsys.readouterr().err

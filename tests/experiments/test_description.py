@@ -153,7 +153,7 @@ GOOD = 'environments = ["gambler"]\n'
         (GOOD + "[settings]\niteration = 3", "settings.iteration: .*did you mean iterations?"),
         (GOOD + "settings = 3", "settings: expected a table"),
         (GOOD + "[settings]\niterations = 0", "settings.iterations: expected a whole number"),
-        (GOOD + "name = 3", "name: expected a text"),
+        (GOOD + "name = 3", "name: expected a string"),
         (GOOD + 'certify = "no"', "certify: expected true or false"),
         (GOOD + 'kind = "simulators"\ncost_limit = "much"', "cost_limit: expected a .*number"),
         (GOOD + '[variants."/../../x"]', "variants: '/../../x' cannot be part of a file name"),

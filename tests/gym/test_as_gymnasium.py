@@ -171,7 +171,7 @@ for name in {ON_MUJOCO}:
     assert len(sentences) == len(ON_MUJOCO) == 8
     for sentence in sentences:
         assert sentence.startswith("task: ")
-        assert "pip install holdfast[mujoco]" in sentence
+        assert 'pip install "holdfast[mujoco]"' in sentence
 
 
 def test_wrong_use_gets_a_sentence():

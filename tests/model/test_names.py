@@ -50,9 +50,9 @@ def test_names_survive_the_file_and_stay_out_of_the_counts(tmp_path):
     ("changes", "message"),
     [
         ({"state_names": ["a", "b"], "labels": None}, "state_names: expected 3 names, got 2"),
-        ({"state_names": ["a", "b", "a"], "labels": None}, "state_names: 'a' is there twice"),
+        ({"state_names": ["a", "b", "a"], "labels": None}, "state_names: 'a' is duplicated"),
         ({"action_names": "xy"}, "action_names: expected a sequence of names, got 'xy'"),
-        ({"action_names": ["x", 1]}, "action_names: expected a text for every name, got 1"),
+        ({"action_names": ["x", 1]}, "action_names: expected a string for every name, got 1"),
         ({"labels": {"old": ["wron"]}}, r"labels\['old'\]: there is no state 'wron'; did you mean"),
         ({"labels": ["worn"]}, "labels: expected a mapping from names to states"),
         (
@@ -88,7 +88,7 @@ def test_a_policy_may_be_given_by_names():
         ({"new": "run", "worn": "run"}, "policy: no action for broken"),
         ({"new": "runn", "worn": "run", "broken": "run"}, "policy: there is no action 'runn'; did"),
         ({"nwe": "run"}, "policy: there is no state 'nwe'; did you mean new?"),
-        ({"new": "run", 0: "run"}, "policy: new is there twice"),
+        ({"new": "run", 0: "run"}, "policy: new is duplicated"),
         (
             {"new": {"run": 0.5}, "worn": "run", "broken": "run"},
             r"policy: state 0 'new' sums to 0.5, not 1",

@@ -98,7 +98,7 @@ def test_what_cannot_be_a_video_is_refused_and_leaves_nothing(tmp_path):
 
 def test_without_imageio_the_sentence_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(ImportError, match=r"pip install holdfast\[video\], or ask for a .gif$"):
+    with pytest.raises(ImportError, match=r'pip install "holdfast\[video\]", or ask for a .gif$'):
         write_video(tmp_path / "a.mp4", frames(2), 10)
     write_video(tmp_path / "a.gif", frames(2), 10)
     assert [each.name for each in tmp_path.iterdir()] == ["a.gif"]

@@ -576,7 +576,7 @@ def test_rules_that_mean_nothing_are_refused(make, message):
 def test_other_verbs_refuse_in_words(ruled, tmp_path):
     with pytest.raises(ValueError, match="policy: state 1 takes action 0, which is not allowed"):
         hf.evaluate(ruled, np.full((4, 2), 0.5))
-    with pytest.raises(ValueError, match="worst_case: with a horizon there is only 'dual'"):
+    with pytest.raises(ValueError, match="worst_case: models with a horizon support 'dual' only"):
         hf.solve(ruled, worst_case="tilted")
     policy = hf.solve(ruled, "rvi").policy
     with pytest.raises(
@@ -584,7 +584,7 @@ def test_other_verbs_refuse_in_words(ruled, tmp_path):
     ):
         hf.certify(ruled, policy, nodes=10)
     with pytest.raises(
-        ValueError, match="proof files are about sums and means of a step; the model"
+        ValueError, match="proof files support sums and averages per step; the model"
     ):
         hf.certify(ruled, policy, bound=False).save(tmp_path / "never.json")
     with pytest.raises(ValueError, match="bounds: they are for models without a horizon"):

@@ -99,7 +99,7 @@ def test_what_a_sweep_refuses(capsys):
     ):
         hf.sweep("gambler", limit={"utilty": [1.0]})
     with pytest.raises(
-        ValueError, match="model: it goes with limit or radius, and not with models"
+        ValueError, match="model: required with limit or radius, not allowed with models"
     ):
         hf.sweep(radius=[1.0])
     assert main(["sweep", "gambler", "--limit", "utility=x"]) == 2

@@ -1,4 +1,4 @@
-"""Files that are complete whenever they exist, and JSON that every reader accepts."""
+"""Atomic file writes, and strictly valid JSON."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
                 umask = os.umask(0)
                 os.umask(umask)
                 temporary.chmod(0o666 & ~umask)
-                if os.name == "posix":  # still locked, so that nobody removes it
+                if os.name == "posix":  # still locked, so no other process removes it
                     temporary.replace(path)
             if os.name != "posix":
                 temporary.replace(path)
@@ -188,12 +188,12 @@ def path_inside(folder: Path, name: str) -> Path:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file, whole or not at all."""
+    """Write a text file atomically."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     with atomic_write(path) as file:
         file.write(data)
 

@@ -21,10 +21,10 @@ _FOREIGN = (".umb", ".drn", ".tra")
 
 @dataclasses.dataclass(frozen=True)
 class RuleOptions:
-    """Rules that the policy has to keep, and the time it has."""
+    """Constraints of the policy, and the horizon."""
 
     at_most: Annotated[tuple[str, ...], option("NAME=LIMIT[/step] ...", "none")] = ()
-    """Largest accepted sums of signals; with /step, the largest accepted mean of a step."""
+    """Largest accepted sums of signals; with /step, the largest accepted averages per step."""
     at_least: Annotated[tuple[str, ...], option("NAME=LIMIT[/step] ...", "none")] = ()
     """Smallest accepted sums of signals, likewise."""
     reach_at_most: Annotated[tuple[str, ...], option("STATE,...[/AVOID,...]=P ...", "none")] = ()
@@ -36,7 +36,7 @@ class RuleOptions:
     horizon: Annotated[int | None, arg(metavar="STEPS", help_behavior_hint="(default: none)")] = (
         None
     )
-    """Number of steps after which everything ends."""
+    """Horizon: number of steps."""
 
     def constraints(self) -> list[Constraint]:
         """Return the rules on signals and on states.
@@ -89,7 +89,7 @@ class RuleOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ModelOptions(RuleOptions):
-    """Rules that are added to those of the model, and what a file of another tool does not say."""
+    """Rules added to those of the model, and properties that files of other tools do not contain."""
 
     reward: Annotated[str, option("NAME", "the file's first")] = ""
     """Reward structure to maximise, for a file of another tool."""
@@ -140,7 +140,7 @@ def pairs(argument: str, given: tuple[str, ...]) -> dict[str, str]:
 
 
 def number(argument: str, text: str) -> float:
-    """Return a text as a number, or raise a ValueError that names the argument."""
+    """Return a string as a number, or raise a ValueError that names the argument."""
     try:
         return float(text)
     except ValueError:

@@ -61,8 +61,8 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
         options: options by the name of their argument.
 
     Example:
-        >>> in_options("nodes: they go with certify=True", {"nodes": "--nodes", "certify": "--certify"})
-        '--nodes: they go with --certify'
+        >>> in_options("nodes: needs certify=True", {"nodes": "--nodes", "certify": "--certify"})
+        '--nodes: needs --certify'
     """
 
     def assigned(match: re.Match[str]) -> str:
@@ -128,7 +128,7 @@ class SetOptions:
         given = [name for name in ("within_support", "metric") if getattr(self, name)]
         if not self.set:
             if given:
-                raise ValueError(f"{given[0]}: it goes with --set and --radius")
+                raise ValueError(f"{given[0]}: allowed only with --set and --radius")
             if self.radius is None:
                 return model
             assert model.uncertainty is not None

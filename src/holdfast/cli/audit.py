@@ -18,11 +18,11 @@ EXIT_CODES = {"holds": 0, "broken": 3, "undecided": 4}
 
 @dataclasses.dataclass(frozen=True)
 class AuditCommand:
-    """Attack anybody's policy, bound its costs from above, and say whether its limits hold.
+    """Attack a policy of any library, bound its costs from above, and say whether its limits hold.
 
     POLICY is a .zip of Stable-Baselines3, an .onnx file, a TorchScript file, module:NAME of a function
     of the observation, or an agent of holdfast train. The folder receives stress.json, proof.json and
-    audit.json; after an interrupt the same command goes on, and holdfast report shows the folder.
+    audit.json; after an interrupt the same command resumes, and holdfast report shows the folder.
 
     Examples:
       holdfast audit ppo.zip --trust --env Pendulum-v1 --channel "actions 0.2" --cost spin
@@ -58,7 +58,7 @@ class AuditCommand:
     )
     """Lowest and highest cost of one step."""
     most_cost: Annotated[float | None, option("C", "none")] = None
-    """Largest cost of an episode that counts; more is cut there."""
+    """Cap on the cost of an episode; larger costs are clipped."""
     horizon: Annotated[int | None, option("N", "the environment's own")] = None
     """Number of steps of an episode of a Gymnasium environment."""
     parameters: Annotated[tuple[str, ...], option("NAME=V,V ...", "none")] = ()

@@ -48,7 +48,7 @@ class EngineArguments:
         from holdfast.experiments.engines import EngineOptions, engine_named
 
         if self.address and self.engine != "ray":
-            raise ValueError("address: it goes with --engine ray")
+            raise ValueError("address: allowed only with --engine ray")
         # Several trainings at the same time need several processes.
         several = self.workers > 1
         engine = self.engine or ("processes" if several else experiment.default_engine)

@@ -43,7 +43,7 @@ class CertifyCommand:
     seconds: Annotated[float, arg(metavar="S")] = 60.0
     """Time after which branch and bound stops."""
     nodes: Annotated[int | None, option("N", "no limit with --target, otherwise 0")] = None
-    """Largest number of boxes of policies that branch and bound examines."""
+    """Largest number of nodes of branch and bound."""
     json: bool = False
     """Print the certificate as JSON."""
     out: Annotated[str, option("FILE", "none")] = ""

@@ -88,13 +88,16 @@ def _run(arguments: list[str]) -> int:
         return _shared.BAD_INPUT
     except WriteError as error:
         print(f"holdfast: {error}", file=sys.stderr)
-        print("What was written before is whole. The same command resumes.", file=sys.stderr)
+        print(
+            "The files written so far are complete. Run the same command to resume.",
+            file=sys.stderr,
+        )
         return _shared.NOT_WRITTEN
     except FailedError as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return _shared.FAILED
     except KeyboardInterrupt:
-        print("Interrupted. The same command resumes from the files on disk.", file=sys.stderr)
+        print("Interrupted. Run the same command to resume.", file=sys.stderr)
         return _shared.INTERRUPTED
 
 

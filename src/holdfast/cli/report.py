@@ -57,7 +57,7 @@ class ReportCommand:
         if not 0 <= self.port < 65536:
             raise ValueError(f"port: expected a number from 0 to 65535, got {self.port}")
         if self.port and not self.serve:
-            raise ValueError("port: it goes with --serve")
+            raise ValueError("port: allowed only with --serve")
         if not self.serve:
             if self.out.is_dir():
                 raise ValueError(f"out: {self.out} is a folder; expected a file")

@@ -60,7 +60,7 @@ class SolveCommand:
     certify: bool = False
     """Also search from extreme policies, keep the best feasible policy, and certify it."""
     nodes: Annotated[int, arg(metavar="N")] = 0
-    """Largest number of regions that branch and bound examines for the certificate."""
+    """Largest number of nodes of branch and bound in the certificate."""
     deterministic: bool = False
     """Return a policy with one action in every state, and say what that costs."""
     out: Annotated[str, option("DIR", "runs/solve/MODEL-ALGORITHM-seed-N")] = ""

@@ -17,7 +17,7 @@ from holdfast.cli._shared import check_writable, option, refused
 class SweepCommand:
     """Solve a model for several limits of one constraint, or for several sizes of its set.
 
-    Prints the worst-case reward that was reached for each value, and the reward that no policy can pass.
+    Prints for each value the worst-case reward that was reached, and an upper bound for all policies.
     Writes sweep.csv, and the same as a figure, sweep.png and sweep.svg.
 
     Examples:

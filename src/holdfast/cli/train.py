@@ -57,7 +57,7 @@ class TrainCommand:
     cost_limit: Annotated[tuple[float, ...], option("C ...", "the environment's own")] = ()
     """Limit of each cost, in the cost's own unit."""
     limit_on: Annotated[str, arg(metavar="episode|discounted")] = Settings.limit_on
-    """Limit the total cost of an episode, or the discounted cost of an endless one."""
+    """Limit the total cost of an episode, or its discounted cost over an infinite horizon."""
     weighting: Annotated[str, arg(metavar="steps|discounted")] = Settings.weighting
     """Count every step of an episode alike in the policy's update, or step t by discount^t as in the
     paper."""
@@ -82,7 +82,7 @@ class TrainCommand:
     speed_limit: Annotated[float | None, option("V", "none")] = None
     """Speed above which a step of a Gymnasium environment costs 1, in its own unit, as the only cost."""
     step_timeout: Annotated[float | None, option("S", "300")] = None
-    """Seconds that a reset or a step of a Gymnasium environment may take; 0 for any number."""
+    """Seconds that a reset or a step of a Gymnasium environment may take; 0 for no limit."""
     trust_region: Annotated[float, arg(metavar="DELTA")] = Settings.trust_region
     """Largest mean KL divergence of one update, in nats."""
     devices: Annotated[int, arg(metavar="N")] = 1
@@ -105,8 +105,8 @@ class TrainCommand:
     video: Annotated[
         tuple[str, ...] | None, option("FILE ...", "none; without a name: episode.mp4")
     ] = None
-    """Film one episode of the first policy, with its most likely actions, as .mp4 or .gif: a path, or a
-    name in the run's folder."""
+    """Record one episode of the first policy, with its most likely actions, as .mp4 or .gif: a path,
+    or a name in the run's folder."""
     adversary: AdversarySettings = Settings.adversary
     """Training of the adversary, for robust algorithms."""
 
@@ -160,7 +160,7 @@ class TrainCommand:
         return _shared.NOT_FEASIBLE if broken else _shared.FEASIBLE
 
     def _draw(self, out: Path, agent: Agent, videos: tuple[Path, ...]) -> bool:
-        """Draw and film episodes; return False if a file could not be written."""
+        """Draw and record episodes; return False if a file could not be written."""
         try:
             if self.environment == "point-gather":
                 from holdfast.environments.point_gather_episode import Episode, draw_episode
@@ -172,7 +172,7 @@ class TrainCommand:
                 from holdfast.report.video import record
 
                 record(agent, video)
-                print(f"filmed in {video}")
+                print(f"recorded in {video}")
         except OSError as error:
             print(f"holdfast: no picture, {error}", file=sys.stderr)
             return False

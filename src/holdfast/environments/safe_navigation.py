@@ -26,9 +26,9 @@ def safe_navigation(
 
     Cells are numbered row by row. Actions 0 to 3 move left, down, right, up. A move goes as intended
     with probability `success` and in each other direction with a third of the rest; a move off the grid
-    stays. The last cell is the goal, which absorbs and pays nothing. Every other step pays
-    `step_reward`, so the shortest way has the highest reward. A step that starts in a hazard costs 1.
-    The uncertainty set is a KL ball.
+    stays. The last cell is the goal, which is absorbing and has zero reward and cost. Every other step
+    has the reward `step_reward`, so the shortest way has the highest reward. A step that starts in a
+    hazard costs 1. The uncertainty set is a KL ball.
 
     From the public code of Bossens's SafeNavigation: size, goal, success, reward, discount and the
     limit 3. Ours: no horizon (there 200 steps); a failed move goes in any other direction (there it

@@ -28,9 +28,9 @@ _REMAINDER = 1e-2
 class TableSimulator(Environment):
     """A `RobustCMDP` with the protocol of a simulator.
 
-    The state is its index; observation and features are its indicator. A step pays the table's signals,
-    which may depend on the next state. It terminates when it enters a state that no action leaves and
-    that pays nothing in any signal.
+    The state is the index of the table's state; observation and features are its one-hot vector. Rewards
+    and costs are the table's signals, which may depend on the next state. An episode terminates on
+    entering an absorbing state in which all signals are zero.
 
     Constraints become costs with limits: "cost at most c" is unchanged, and "utility at least d"
     becomes the cost −utility with the limit −d.
@@ -191,7 +191,7 @@ class TableSimulator(Environment):
         )
 
     def features(self, state: Int[Array, ""]) -> Float[Array, " features"]:
-        """Return the state's indicator."""
+        """Return the state's one-hot vector."""
         return jax.nn.one_hot(state, self.feature_size, dtype=jnp.float32)
 
     def outcome_probabilities(
@@ -206,7 +206,7 @@ class TableSimulator(Environment):
 def _ending_states(
     successors: np.ndarray, probabilities: np.ndarray, signals: list[np.ndarray]
 ) -> Bool[np.ndarray, " states"]:
-    """Return the states that no action leaves and that pay nothing."""
+    """Return the absorbing states in which all signals are zero."""
     possible = probabilities > 0
     goes_on = possible & (successors != np.arange(len(probabilities))[:, None, None])
     for signal in signals:

@@ -240,7 +240,7 @@ class TabularExperiment(Experiment):
         return [(name, radius) for name in self.environments for radius in self.radii or (None,)]
 
     def with_iterations(self, iterations: int) -> TabularExperiment:
-        """Return a copy with another number of iterations where an algorithm has no own one."""
+        """Return a copy with another number of iterations, except for algorithms that set their own."""
         settings = dataclasses.replace(self.settings, iterations=iterations)
         return dataclasses.replace(self, settings=settings)
 

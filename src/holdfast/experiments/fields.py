@@ -78,7 +78,7 @@ def _read_count(key: str, value: Any) -> int:
 
 def _read_text(key: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{key}: expected a text, got {value!r}")
+        raise ValueError(f"{key}: expected a string, got {value!r}")
     return value
 
 

@@ -86,7 +86,7 @@ def iterations_on(
 ) -> Iterator[Callable[..., None] | None]:
     """Yield a callback for the iterations of one run that moves a bar; None unless on a terminal.
 
-    The callback takes the number of iterations so far, and a text to show beside the bar.
+    The callback takes the number of iterations so far, and a string to show beside the bar.
     """
     if not stream.isatty():
         yield None

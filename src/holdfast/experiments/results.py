@@ -217,7 +217,10 @@ class Results:
         return np.array([result.feasible for result in self.runs[algorithm]])
 
     def violates(self, algorithm: str) -> Bool[np.ndarray, " seeds"]:
-        """Return which seeds end certainly infeasible: a margin is an upper bound."""
+        """Return which seeds end with a negative margin.
+
+        It proves infeasibility, since a reported margin is an upper bound.
+        """
         return self.margins(algorithm) < 0
 
 

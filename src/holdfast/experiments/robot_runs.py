@@ -16,7 +16,7 @@ from holdfast.experiments.robots import RobotExperiment, RobotJob
 from holdfast.gym.channels import from_text
 
 ROW = "row.json"
-# More than any run has: its simulator steps end it.
+# Upper bound on iterations; the number of simulator steps ends a run earlier.
 _ITERATIONS = 1_000_000
 # A final value is the mean over the last iterations: a hundred episodes of 1,000 steps in batches of 10.
 _LATE = 10
@@ -123,7 +123,7 @@ def train_robot(job: RobotJob, out: Path, seconds: float = float("inf")) -> Row 
 
 
 def _measured(row: Mapping[str, Any], curve: Sequence[Row], simulated: int) -> Row:
-    """Return the entry in the learning curve of an iteration with so many simulator steps."""
+    """Return the next entry of the learning curve, after `simulated` further simulator steps."""
     last = curve[-1] if curve else {"steps": 0, "policy_steps": 0}
     return {
         "steps": last["steps"] + simulated,

@@ -95,7 +95,7 @@ def _spread(scale: Scale, size: int, of: str) -> tuple[float, ...]:
 
 
 class _Channel:
-    """What all channels have in common.
+    """Base class of all channels.
 
     Each also has a method `scales`, which returns the distance by which one unit of each number of the
     disturbance moves its quantity, and raises a ValueError if the channel does not fit a machine.

@@ -85,7 +85,7 @@ def disturb(
         workers: number of threads or processes; by default the number of processors.
         copies: largest number of environments side by side; by default 256.
         step_timeout: seconds that a reset or a step of one copy may take before training stops with a
-            message; None for any number, and for a debugger in the environment.
+            message; None for no limit, for example when a debugger is attached.
         set_parameter: function of the unwrapped environment, the name of a parameter such as "mass" and
             the factor on its nominal value, which `Parameters` then varies. An environment with a method
             `set_parameter(name, factor)` needs none; MuJoCo's physics is known.

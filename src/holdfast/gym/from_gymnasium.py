@@ -28,9 +28,9 @@ def from_gymnasium(
     Such an environment has a table `env.unwrapped.P[s][a]`, a list of outcomes (probability, next state,
     reward, terminated). The outcomes become the model's successor lists, in the same order.
 
-    An outcome marked terminated leads to an absorbing state without reward. A state in which episodes
-    end, and which no unfinished episode can start in or enter, becomes absorbing itself, so that
-    states keep the environment's numbers. An episode that ends in any other state leads to one
+    An outcome marked terminated leads to an absorbing state without reward. If no unfinished episode can
+    start in or enter a terminal state, that state itself becomes absorbing, so states keep the
+    environment's indices. An episode that ends in any other state leads to one
     additional state, with index S. Constraints have no cost or utility in absorbing states, whatever
     their signals say there, and a radius given for each (s, a) is zero in the additional state.
 
@@ -41,9 +41,8 @@ def from_gymnasium(
         discount: discount in [0, 1).
         initial: initial distribution, (S,); by default the environment's `initial_state_distrib`.
         constraints: constraints from `at_least` and `at_most`. Signals are (S, A), or (S, A, K) with K
-        the
-            length of the longest list: entry k belongs to outcome k of `P[s][a]`. S is the number of the
-            environment's states.
+            the length of the longest list: entry k belongs to outcome k of `P[s][a]`. S is the number of
+            the environment's states.
         uncertainty: uncertainty set; None for the nominal kernel only.
 
     Returns:

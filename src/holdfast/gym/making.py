@@ -87,7 +87,7 @@ def made(make: Callable[[], gymnasium.Env], given: Any, options: dict[str, Any])
     try:
         return make()
     except (gymnasium.error.Error, ImportError) as error:
-        hint = "; pip install holdfast[mujoco]" if "mujoco" in str(error).lower() else ""
+        hint = '; pip install "holdfast[mujoco]"' if "mujoco" in str(error).lower() else ""
         raise ValueError(f"environment: {given} cannot be made ({error}){hint}") from error
     except TypeError as error:
         if not options:

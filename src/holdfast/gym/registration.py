@@ -60,5 +60,5 @@ def without_mujoco(**arguments: Any) -> NoReturn:
     """Raise an ImportError that says how to install MuJoCo."""
     raise ImportError(
         f"task: {arguments.get('task')} needs MuJoCo, which is not installed; "
-        "pip install holdfast[mujoco]"
+        'pip install "holdfast[mujoco]"'
     )

@@ -10,12 +10,12 @@ regret. Otherwise it draws the action from the fallback policy.
 kernel of the set, also one that depends on the history, and whatever actions are proposed. x_t is never
 negative. So the mean discounted cost is at most E V(s_0) + x_0 = limit.
 
-*What is not.* It is a statement about the mean over episodes, as the constraint is, and not about each
-of them. It needs the true kernel in the set, first states from the model's initial distribution, and
-sums that are not cut: a utility that an episode cut early did not collect is missing.
+*What is not.* The guarantee is for the mean over episodes, like the constraint, not for each episode. It
+requires that the true kernel is in the set, that first states come from the model's initial
+distribution, and that episodes are not truncated: utility after a truncation is lost.
 
-The slack counts expected and not realised costs. A rule that lets lucky episodes spend what they saved
-would not keep the limit: unlucky episodes stay above it, and lucky ones return to it.
+The slack counts expected and not realised costs. It would be wrong to credit an episode with costs that
+it happened to avoid: expensive episodes would still exceed the limit, and cheap ones would use it up.
 """
 
 from __future__ import annotations

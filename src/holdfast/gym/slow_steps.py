@@ -10,8 +10,8 @@ from holdfast.simulators.environment import Box, Discrete
 def settings_for_slow_steps(space: Box | Discrete) -> dict[str, Any]:
     """Return default settings; `holdfast bench velocity-ablation` compares them with others.
 
-    Few steps an update and many steps of the critics, since a step costs more than either. Actions that
-    start with a small spread: a robot learns little from being shaken.
+    Small batches and many critic updates, because a simulator step is the most expensive part. A small
+    initial standard deviation of actions: large noise on a robot teaches little.
     """
     small = {"initial_std": 0.4} if isinstance(space, Box) else {}
     critic = {"critic_epochs": 10, "critic_minibatches": 40, "critic_learning_rate": 1e-3}

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 
 class Boundaries(eqx.Module):
-    """Boundary values of signals, which a `reach` rule has: V = pays in the states where it stops.
+    """Boundary values of the signals of `reach` rules: V = pays in the states where `stops` is true.
 
     Attributes:
         stops: whether V is given in a state; nowhere for sums.

@@ -208,8 +208,8 @@ class RobustCMDP:
         say neither discount, horizon nor constraints, so these are given here.
 
         The arrays of a large model are mapped: they are read when they are used, and the file has to
-        stay as it is. No code in the file runs. If the file names a user-defined uncertainty set, the
-        module of that set is imported.
+        stay as it is. No code in the file runs. If the file names a user-defined uncertainty set, import
+        the module of that set first, or register its name.
 
         Arguments:
             path: the file.

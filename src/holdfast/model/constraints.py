@@ -140,7 +140,7 @@ def at_least(
         signal: (S, A), or in the kernel's layout if it depends on the next state; with a horizon it may
             have a leading axis of steps. Or the name of a signal of `from_log`.
         threshold: the smallest accepted value, from the initial distribution.
-        per: "total" for the sum over all steps, "step" for the mean of a step: the sum divided by
+        per: "total" for the sum over all steps, "step" for the average per step: the sum divided by
             Σ_t γ^t.
         name: label in tables and plots.
 
@@ -165,7 +165,7 @@ def at_most(
         signal: (S, A), or in the kernel's layout if it depends on the next state; with a horizon it may
             have a leading axis of steps. Or the name of a signal of `from_log`.
         threshold: the largest accepted value, from the initial distribution.
-        per: "total" for the sum over all steps, "step" for the mean of a step: the sum divided by
+        per: "total" for the sum over all steps, "step" for the average per step: the sum divided by
             Σ_t γ^t.
         name: label in tables and plots.
 

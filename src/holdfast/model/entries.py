@@ -90,7 +90,7 @@ def _compact_some(
     signals: list[np.ndarray],
     reached: Bool[np.ndarray, "S A K"],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return what `_compact` does, which here sees only rows with something to drop or to merge.
+    """Return the result of `_compact`, applied only to rows with entries to drop or to merge.
 
     The others keep their order, so that a large model is read once and not sorted.
     """

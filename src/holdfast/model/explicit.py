@@ -30,7 +30,7 @@ _WRITTEN_TOLERANCE = 1e-5
 
 
 class ModelRules(NamedTuple):
-    """What a file of another tool does not say.
+    """Properties that files of other tools do not contain.
 
     Attributes:
         discount: discount of the model.
@@ -138,7 +138,7 @@ def _check_reward(argument: str, name: str, rewards: Mapping[str, Any]) -> None:
 
 
 def _without_deadlocks(found: ExplicitModel) -> ExplicitModel:
-    """Return the model with a loop, which pays nothing, in every state without a choice."""
+    """Return the model with a loop with zero reward and cost in every state without a choice."""
     if not found.states:
         raise ValueError("it has no states")
     missing = np.setdiff1d(np.arange(found.states), found.choice_state)

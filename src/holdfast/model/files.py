@@ -1,4 +1,4 @@
-"""Model files: which format a file has, and what a file is that is no model."""
+"""Model files: detection of the format, and error messages for files that are not models."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def save_model(model: RobustCMDP, path: str | os.PathLike[str]) -> None:
 
 
 def _kind(path: Path, start: bytes) -> str:
-    """Return what a file with this start is if it is no model, or nothing if it may be one."""
+    """Return the type of a file that cannot be a model, from its first bytes; "" if it may be one."""
     suffix = path.suffix.lower()
     if suffix in _BESIDE:
         return f"the {_BESIDE[suffix]} of a PRISM model; load its .tra file"

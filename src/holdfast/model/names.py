@@ -1,7 +1,7 @@
 """Names of states and actions, and sets of states by name.
 
-A state is given by its name or by its index, an action likewise, everywhere. A text is always a name and
-a number is always an index.
+A state is given by its name or by its index, an action likewise, everywhere. A string is always a name
+and a number is always an index.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PolicyLike: TypeAlias = ArrayLike | Mapping[Any, Any]
 
 
 def check_names(argument: str, given: Any, count: int) -> tuple[str, ...] | None:
-    """Return names as a tuple of distinct texts, or None if there are none.
+    """Return names as a tuple of distinct strings, or None if there are none.
 
     Raises:
-        ValueError: the number of names is wrong, one is no text or is empty, or two are the same.
+        ValueError: the number of names is wrong, one is no string or is empty, or two are the same.
     """
     if given is None:
         return None
@@ -37,13 +37,13 @@ def check_names(argument: str, given: Any, count: int) -> tuple[str, ...] | None
     names = list(given)
     for name in names:
         if not isinstance(name, str) or not name.strip():
-            raise ValueError(f"{argument}: expected a text for every name, got {name!r}")
+            raise ValueError(f"{argument}: expected a string for every name, got {name!r}")
     found = tuple(map(str, names))
     if len(found) != count:
         raise ValueError(f"{argument}: expected {count} names, got {len(found)}")
     if len(set(found)) < count:
         twice = next(name for i, name in enumerate(found) if name in found[:i])
-        raise ValueError(f"{argument}: {twice!r} is there twice")
+        raise ValueError(f"{argument}: {twice!r} is duplicated")
     return found
 
 
@@ -159,7 +159,7 @@ def without_names(argument: str, policy: Any, model: RobustCMDP) -> Any:
         for state, choice in policy.items():
             s = index_of(argument, state, model.state_names, model.states)
             if s in seen:
-                raise ValueError(f"{argument}: {state_label(model, s)} is there twice")
+                raise ValueError(f"{argument}: {state_label(model, s)} is duplicated")
             seen.add(s)
             shares = choice.items() if isinstance(choice, Mapping) else [(choice, 1.0)]
             for each, probability in shares:

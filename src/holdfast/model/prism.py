@@ -113,7 +113,7 @@ def _rewards(path: Path, where: dict[str, np.ndarray], chain: bool) -> dict[str,
 
 
 def glob_safe(text: str) -> str:
-    """Return a text in which characters that have a meaning in a pattern stand for themselves."""
+    """Return a string with the characters escaped that have a meaning in a glob pattern."""
     return re.sub(r"([\[\]*?])", r"[\1]", text)
 
 

@@ -21,7 +21,7 @@ class Reach(Constraint):
     """A bound on the probability to reach some states, made by `reach`.
 
     Its value is a boundary value: V = 1 on its states and 0 on those to avoid, at every step, and
-    elsewhere the expectation of the next value. It pays nothing on the way, so that `signal` is zero.
+    elsewhere the expectation of the next value. Its `signal` is zero in every step.
 
     Arguments:
         states: names or indices of the states to reach.
@@ -86,8 +86,8 @@ def reach(
 
     With a horizon of H steps it is the probability to be in one of the states at some step 0 … H,
     whatever the discount: an initial state counts, and so does the state after the last action. With a
-    discount and no horizon it is the probability to get there before an end that comes after every step
-    with probability 1 − γ.
+    discount and no horizon it is the probability of reaching them before a geometric stopping time,
+    which ends the process after each step with probability 1 − γ.
 
     Arguments:
         states: names or indices of the states.
@@ -187,7 +187,8 @@ def allowed_actions(given: Any, model: Any) -> Bool[np.ndarray, "*H S A"] | None
             )
         if by_step and isinstance(model.transitions, Kernel):
             raise ValueError(
-                "allowed: by step it is for dense transitions, got successor lists, which steps share"
+                "allowed: an (H, S, A) array needs dense transitions; successor lists are shared by all "
+                "steps"
             )
     empty = ~mask.any(-1)
     if empty.any():

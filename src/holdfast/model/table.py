@@ -39,8 +39,8 @@ DENSE_STATES = 1024
 class Table(eqx.Module):
     """The padded arrays of a model on the device, with every constraint as a utility.
 
-    Padded states lead to themselves, pay nothing and are never reached. Padded actions are copies of
-    the first one, and no policy takes them. Padded successors have probability zero.
+    Padded states lead to themselves, have zero signals and are never reached. Padded actions are copies
+    of the first one, and no policy takes them. Padded successors have probability zero.
 
     With a horizon nothing is padded, and the steps of policies and values are further rows: a policy
     has the shape (H·S, A). The kernel, the set and the signals have a leading axis of steps if they

@@ -167,7 +167,7 @@ def _umbi(module: str) -> ModuleType:
     try:
         return importlib.import_module(f"umbi.{module}")
     except ImportError as error:
-        raise ValueError("UMB files need umbi; pip install 'holdfast[formats]'") from error
+        raise ValueError('UMB files need umbi; pip install "holdfast[formats]"') from error
 
 
 def _type(datatypes: ModuleType, interval: bool) -> Any:

@@ -23,7 +23,7 @@ from holdfast.simulators.training.runs import Row
 if TYPE_CHECKING:
     from holdfast.report.page.content import Arena
 
-# Measurements of which a standing has the means.
+# Measurements that are averaged over the end of a run.
 _MEANS = ("reward", "nominal_reward", "costs", "nominal_costs", "cost_errors", "kl")
 # Measurements of every row; those in `_LISTS` have one number per cost.
 _MEASURED = ("reward_error", *_MEANS)

@@ -48,7 +48,7 @@ def check_video(path: str | os.PathLike[str]) -> Path:
             import imageio_ffmpeg  # noqa: F401
         except ImportError as error:
             raise ImportError(
-                "video: .mp4 needs imageio-ffmpeg; pip install holdfast[video], or ask for a .gif"
+                'video: .mp4 needs imageio-ffmpeg; pip install "holdfast[video]", or ask for a .gif'
             ) from error
     return path
 

@@ -65,7 +65,7 @@ def certify(
         box: lowest and highest value of each parameter, in place of `radius`.
         cost_range: lowest and highest value of each cost in one step; one pair for all, or one for each.
             By default the range that the environment declares. Values outside are cut.
-        most_cost: largest cost of an episode that counts; more is cut there.
+        most_cost: cap on the cost of an episode; larger costs are clipped.
         reward_range: lowest and highest reward of one step, for a bound on the reward.
         episodes: fresh episodes, or draws from the box; default 20,000, outside JAX 400.
         draws: fresh disturbances at each visited state; default 64, outside JAX 8.

@@ -27,11 +27,10 @@ from holdfast.simulators.failures import host_failures
 def check_environment(environment: Environment, *, steps: int = 20, seed: int = 0) -> None:
     """Raise a ValueError for the first rule that an environment breaks.
 
-    The sizes and types of everything that a reset and a step return are compared with what the
-    environment declares. Then two copies are played with random actions under the nominal disturbance:
-    resets with the same seed have to agree, and all numbers have to be finite. Of a Gymnasium
-    environment the observations also have to lie in its observation space, rewards have to be numbers
-    and terminations truth values.
+    Sizes and types of the results of reset and step are compared with the declared ones. Two copies
+    then take random actions under the nominal disturbance: equal seeds must give equal resets, and all
+    numbers must be finite. Observations of a Gymnasium environment must also lie in its observation
+    space, its rewards must be numbers and `terminated` a boolean.
 
     `train` makes the same checks: of the declared sizes before it starts, of the first reset and step
     of every copy exactly, and of the sizes of every later step.

@@ -238,7 +238,7 @@ class Environment(eqx.Module):
 
     @property
     def most_copies(self) -> int | None:
-        """The largest number of episodes side by side, or None for any number."""
+        """The largest number of episodes side by side, or None for no limit."""
         return None
 
     @abc.abstractmethod

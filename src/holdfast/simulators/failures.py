@@ -42,7 +42,7 @@ def host_failures(env: Failing, kept: str = "") -> Iterator[None]:
         env.forget_failure()
         if isinstance(failure, KeyboardInterrupt):
             raise failure from None
-        # A host says itself what went wrong; of any other exception the place matters.
+        # Messages of a host are complete. For other exceptions the traceback is added.
         told = isinstance(failure, TrainingError)
         text = str(failure) if told else "".join(traceback.format_exception(failure)).rstrip()
         raise TrainingError(f"{env.name} failed{kept}:\n{text}") from None

@@ -32,7 +32,8 @@ from holdfast.simulators.training.settings import AdversarySettings, Plan, cost_
 RADII = (0.05, 0.1, 0.2, 0.4)
 # 20,000 episodes measure a mean within 0.7 % of an episode's standard deviation.
 RESTARTS, EPISODES = 2, 20_000
-# A step outside JAX takes a thousand times as long, so the defaults there are as much smaller.
+# A step outside JAX takes about a thousand times as long, so the default number of episodes is 100
+# instead of 20,000.
 _HOSTED_RADIUS, _HOSTED_RESTARTS, _HOSTED_EPISODES = 0.2, 1, 100
 # Batches of an attack. An accelerator draws four times as many episodes in little more time.
 UPDATES, _HOSTED_UPDATES, _ACCELERATOR_FACTOR = 200, 100, 4

@@ -106,9 +106,9 @@ def train(
         proof_options: arguments of these certificates, as in `certify`: cost_range, most_cost,
             reward_range, episodes, draws, updates and deterministic; and `every`, the number of
             iterations between two attempts, by default 25.
-        **settings: fields of `Settings`; what is not given is `Environment.training_settings`, or the
-            default of `Settings`. Examples are radius, cost_limit, limit_on, iterations, batch_size
-            and trust_region; adversary takes an `AdversarySettings` or a mapping.
+        **settings: fields of `Settings`. Omitted fields come from `Environment.training_settings`, then
+            from the defaults of `Settings`. Examples are radius, cost_limit, limit_on, iterations,
+            batch_size and trust_region; adversary takes an `AdversarySettings` or a mapping.
 
     Returns:
         The agent, or with `seeds` a list of agents.
@@ -369,7 +369,7 @@ class TrainingRun:
         ]
 
     def _agents(self, learners: Learner, iterations: int) -> list[Agent]:
-        """Return the agents after so many iterations."""
+        """Return the agents after `iterations` iterations."""
         learners = jax.device_get(learners)
         # An agent of a run that was stopped is not one of a finished run.
         settings = dataclasses.replace(self.settings, iterations=max(1, iterations))

@@ -55,7 +55,7 @@ class Certificate:
             one does not hold nominally, inf if all hold for every radius.
         critical_factors: the same for each constraint alone, (m,).
         multipliers: λ of the bound, for the constraints as utilities, (m,).
-        regions: number of sets of policies for which a bound was computed; 1 if not divided.
+        regions: number of nodes of branch and bound; 1 without it.
         proof: the multipliers that prove `upper_bound` if it is below the Lagrangian bound; otherwise
             None.
         relaxed_policies: policies that branch and bound could not exclude at first, like `policy`:
@@ -110,7 +110,7 @@ class Certificate:
         """
         if _has_reach_rules(self.model):
             raise ValueError(
-                "certificate: proof files are about sums and means of a step; the model has a reach rule"
+                "certificate: proof files support sums and averages per step; the model has a reach rule"
             )
         if np.asarray(self.model.allowed).ndim == 3:
             raise ValueError(
@@ -182,7 +182,8 @@ class Certificate:
             lines.append(
                 "the constraints hold for every radius"
                 if math.isinf(self.critical_factor)
-                else f"the constraints hold up to {self.critical_factor:.6g} times the radii"
+                else "the constraints hold for radii up to "
+                f"{self.critical_factor:.6g} times the given ones"
             )
         if self.attainable is not None:
             named = zip(self.model.constraints, self.attainable, strict=True)
@@ -231,10 +232,10 @@ def certify(
             horizon also (H, S, A) or (H, S).
         bound: whether to compute an upper bound on the worst-case reward of all feasible policies,
             history-dependent ones included. It takes some twenty robust optimisations.
-        nodes: largest number of boxes of policies for which branch and bound computes a bound, for
-            feasible policies in models of up to 512 states in all steps and without reach rules; None
-            for no limit but `seconds`; 0 for the Lagrangian bound alone. The bound from boxes holds for
-            policies given as (S, A) tables, or (H, S, A) with a horizon.
+        nodes: largest number of nodes of branch and bound, for feasible policies in models of up to 512
+            states in all steps and without reach rules; None for no limit but `seconds`; 0 for the
+            Lagrangian bound alone. The bound of branch and bound holds for policies given as (S, A)
+            tables, or (H, S, A) with a horizon.
         target: gap at which branch and bound stops.
         seconds: time after which branch and bound stops. An interrupt (Ctrl-C) stops it as well, and
             the certificate contains the bound reached so far.

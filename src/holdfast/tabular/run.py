@@ -102,7 +102,7 @@ class Run:
 
     @property
     def _steps(self) -> Float[np.ndarray, " m"]:
-        """What the user divides each sum by: one, or Σ_t γ^t for a mean of a step."""
+        """Divisor of each constraint's sum: one, or Σ_t γ^t for an average per step."""
         return np.array([constraint.steps for constraint in self.layout.model.constraints])
 
     @property
@@ -156,7 +156,7 @@ class Run:
         return np.asarray(values.value)[1:] - self.thresholds - clear
 
     def is_feasible(self, values: PolicyValues) -> bool:
-        """Return whether every margin is at least zero; what is not a number is not."""
+        """Return whether every margin is at least zero; NaN counts as infeasible."""
         return bool((self.margins(values) >= 0).all())
 
     def is_current(self, policy: Float[Array, "S A"]) -> bool:

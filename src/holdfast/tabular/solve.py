@@ -134,7 +134,7 @@ def price_in_words(stochastic: Evaluation, deterministic: Evaluation) -> str:
 
 
 def _gain_in_words(plain: Solution, remembered: Solution) -> str:
-    """Return what a policy gains that remembers which events have happened, as a sentence."""
+    """Return a sentence about the reward gained by a policy with memory of events."""
     found = f"a policy that remembers which events have happened: {remembered.status}"
     reward = remembered.evaluation.reward.worst
     found += f", worst-case reward {reward:.6g}"
@@ -194,9 +194,9 @@ def solve(
         certify: whether to start further runs from the corners of the problem (the best policies of the
             reward, of each constraint, and of the Lagrangian), to return the best feasible policy of
             all runs, and to certify it.
-        nodes: number of boxes for branch and bound in that certificate, or None for no limit but 60
-            seconds; see `certify`. Policies that branch and bound could not exclude at first then start
-            further, shorter runs.
+        nodes: largest number of nodes of branch and bound in that certificate, or None for no limit but
+            60 seconds; see `certify`. Policies that branch and bound could not exclude at first then
+            start further, shorter runs.
         deterministic: whether to return a policy with one action in every state, or with a horizon in
             every state and step. Models with up to 256 such policies are searched completely; otherwise
             the search starts at the most likely actions and changes one of them at a time.
@@ -235,7 +235,7 @@ def solve(
     chosen.check_accepts({name: v for name, v in given.items() if v != _DEFAULTS[name]})
     check_method(options.worst_case, layout.table)
     if nodes != 0 and not certify:
-        raise ValueError(f"nodes: regions are for a certificate, add certify=True; got {nodes}")
+        raise ValueError(f"nodes: needs certify=True, got {nodes}")
     if certify:
         check_nodes(model, nodes)
     if bounds and (model.horizon is not None or layout.table.boundaries is not None):

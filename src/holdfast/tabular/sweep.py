@@ -44,7 +44,7 @@ class SweepPoint(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Sweep:
-    """The results of `sweep`: worst-case reward and certified upper side against one number.
+    """The results of `sweep`: worst-case reward and certified upper bound as functions of one number.
 
     Attributes:
         over: what changes, such as "limit of downtime".
@@ -128,7 +128,7 @@ def sweep(
             f"limit, radius, models: expected exactly one of them, got {given or 'none'}"
         )
     if (model is None) != (given == ["models"]):
-        raise ValueError("model: it goes with limit or radius, and not with models")
+        raise ValueError("model: required with limit or radius, not allowed with models")
     over, cases, tighter = given[0], dict(models or {}), 0
     if model is not None and radius is not None:
         assert model.uncertainty is not None

@@ -2,7 +2,7 @@
 
 `from_counts` takes visit counts and returns a nominal kernel and a set around it. The set contains the
 true kernel, jointly over all (state, action) pairs, with at least the given confidence. The successors
-of a pair must be independent draws from its row. Two kinds of sampling are told apart:
+of a pair must be independent draws from its row. There are two kinds of sampling:
 
 - `sampling="fixed"`: the numbers of visits do not depend on the successors observed. A generative model
   with a fixed number of draws satisfies this, and so do the first n visits of each pair.
@@ -10,14 +10,14 @@ of a pair must be independent draws from its row. Two kinds of sampling are told
   kind, because the successors decide which pairs are visited next, and people decide when to stop.
 
 The risk 1 − confidence is divided evenly over the pairs that can fail (a union bound). A pair with one
-declared successor cannot fail. With fixed sampling neither can a pair without a visit, because nature
-is free in its row; with adaptive sampling which pairs are visited may depend on the outcomes, and all
+declared successor cannot fail. With fixed sampling neither can a pair without a visit, because its set
+contains every row; with adaptive sampling which pairs are visited may depend on the outcomes, and all
 pairs share the risk.
 
-Why a union over pairs is enough when sampling is adaptive: imagine the successors of each pair drawn
-beforehand, an endless list for each, from which a visit takes the next entry. Whatever decides about
-visits, the counts of a pair are those of the first n entries of its list, for some random n. The limits
-of `tail_bounds` hold for all n at once, except with the risk of that pair.
+Why a union bound over pairs suffices for adaptive sampling: draw, before anything is observed, an
+infinite sequence of successors for each pair; visit n of a pair uses entry n. However visits are
+decided, the counts of a pair are those of the first n entries of its sequence, for some random n. The
+limits of `tail_bounds` hold for all n at once, except with the risk of that pair.
 
 The inequalities are described in `tail_bounds`; `kl_radius` and `tv_radius` turn them into radii.
 """
@@ -40,7 +40,7 @@ from holdfast.uncertainty.tv_radius import largest_distance
 
 Estimate: TypeAlias = Float[np.ndarray, "S A K"]
 
-# Part of the radius of a total variation ball that pays for giving unseen successors some mass. A
+# Part of the radius of a total variation ball that is used to give unseen successors some mass. A
 # thousandth makes the ball hardly larger, and the mass is far from rounding error.
 _SMOOTHING_SHARE = 1e-3
 # Radii are enlarged by this share. It covers the rounding error of the searches, below 1e-9.
@@ -63,7 +63,8 @@ class FromCounts(RespondingSet):
         """Return a nominal kernel, and a set around it that contains the true kernel.
 
         The confidence holds jointly over all (s, a). The successors of a pair must be independent draws
-        from its row. A pair without a visit gets a uniform row in which nature is free.
+        from its row. For a pair without a visit every row over its possible successors is in the set;
+        the nominal row is uniform.
 
         With `sampling="fixed"` the numbers of visits must not depend on the observed successors:
 

@@ -30,9 +30,9 @@ _BATCH = 1 << 16
 # Smallest λ, and smallest w relative to its first guess. The optimum is at λ near one and w near the
 # guess; the bound is not defined at zero.
 _LEAST = 1e-3
-# Parts of the risk. Limits on single probabilities get a fifth: they make the ball smaller by up to a
-# half if few of the outcomes were seen, and the rest of the risk is then worth 0.2 less in n·ε. With
-# fixed n, `mixture_limit` gets a twentieth for the same reason; it is the smaller limit if k is large.
+# Division of the risk. One fifth goes to the limits on single probabilities: if few outcomes were seen,
+# they reduce the radius by up to a half. Losing this fifth increases n·ε by 0.2. With fixed n,
+# `mixture_limit` gets a twentieth for the same reason; it is the smaller limit if k is large.
 _FOR_PROBABILITIES, _FOR_MIXTURE = 0.2, 0.05
 
 
@@ -161,8 +161,8 @@ class _KLRegion(NamedTuple):
 
         at_point, at_top = gain(point), gain(top)
         q = np.where(at_top > at_point, top, point)
-        # The gain is convex in the masses of the unseen entries: as many as possible have the most
-        # that one can have, one has what is then left of the mass, and the others have none.
+        # The gain is convex in the masses of the unseen entries, so it is largest at an extreme point:
+        # as many entries as possible at their maximum, one with the remaining mass, the others at zero.
         full, left = self.unseen_masses()
 
         def unseen_gain(mass: np.ndarray) -> np.ndarray:

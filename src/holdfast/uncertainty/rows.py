@@ -1,4 +1,4 @@
-"""What all sets share: rows, responses, brackets, the scale of rounding errors, and checks."""
+"""Types and helpers shared by all sets: rows, responses, brackets, rounding errors, and checks."""
 
 from __future__ import annotations
 

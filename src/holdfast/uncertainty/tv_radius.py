@@ -27,7 +27,7 @@ def largest_distance(
 
     - Up to five outcomes: the 2^k − 2 proper subsets share the risk, and each has its own exact
       binomial limit. This is Weissman's inequality without Hoeffding's part in it.
-    - More: half of the risk pays for Weissman's inequality (`subset_limit`), the other half for an
+    - More: half of the risk is used for Weissman's inequality (`subset_limit`), the other half for an
       interval around each probability. The first is better for rows without small probabilities, the
       second if most of the mass is on few outcomes.
 
@@ -82,8 +82,9 @@ def farthest_in_box(
 
     A distribution in the box takes mass from some entries and gives it to the others, J. So the
     distance is the largest min(Σ_J (upper − centre), Σ_{not J} (centre − lower)) of all J. Up to ten
-    entries all J are tried. For more (choosing J is a partition problem, and NP-hard) one entry may be
-    on both sides in part. This makes the distance larger, by less than the room of that entry.
+    entries all J are tried. For more entries (the exact problem is a partition problem, which is
+    NP-hard) one entry may be split between both sides. This increases the distance by less than the
+    width of that entry.
 
     Example:
         >>> farthest_in_box(np.array([[0.7, 0.2, 0.1]]), np.array([[0.6, 0.1, 0.0]]),
@@ -99,7 +100,8 @@ def farthest_in_box(
     up, down = np.take_along_axis(up, order, -1), np.take_along_axis(down, order, -1)
     taken = np.cumsum(up, -1) - up
     left = np.cumsum(down[:, ::-1], -1)[:, ::-1]
-    # The last entry at which the growth before it is at most what it and the later ones can give.
+    # Last entry for which the growth of the earlier ones is at most the total shrinkage of this and the
+    # later ones.
     split = np.maximum((taken <= left).sum(-1, keepdims=True) - 1, 0)
     taken, left, up, down = (
         np.take_along_axis(x, split, -1)[:, 0] for x in (taken, left, up, down)

@@ -161,7 +161,7 @@ def test_consecutive_rows_are_transitions_except_across_gaps_and_episodes():
         "gap in time before the next row": 1,
     }
     assert model.data.never_visited == [("worn", "run")]
-    assert "worn / run. There nature may lead to any possible state" in str(model.data)
+    assert "worn / run. Every possible next state is allowed there" in str(model.data)
     # Nature is free where there was no visit.
     np.testing.assert_array_equal(model.uncertainty.lower[1, 0], [0, 0])
     np.testing.assert_array_equal(model.uncertainty.upper[1, 0], [1, 1])
@@ -288,7 +288,7 @@ def test_a_log_that_cannot_be_used_is_a_sentence(log, changes, message):
         (b"", "has no column 's'"),
         (b"s,a,t\n", "there are no rows"),
         (b"s,a,t\n1,2\n", "not a CSV file that can be read: row 1 has 2 fields, expected 3"),
-        (b"s,s,t\n1,2,3\n", "the column 's' is there twice"),
+        (b"s,s,t\n1,2,3\n", "the column 's' is duplicated"),
         (b"\x89PNG\r\n\xff\xfe", "not a CSV file that can be read"),
         (b"s,a,t\n,,\n", "state: every cell"),
         (b"s,a,t\nx,1,\n", r"log: no row is a transition \(1 with no next state\)"),

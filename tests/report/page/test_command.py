@@ -36,7 +36,7 @@ def test_it_writes_the_page_and_names_what_it_skipped(main, gather_run, tmp_path
         ("report nothing", "nothing: not a folder"),
         ("report", "RUNS: expected at least one folder"),
         ("report empty", "empty: no run to show"),
-        ("report empty --port 8000", "port: it goes with --serve"),
+        ("report empty --port 8000", "port: allowed only with --serve"),
         ("report empty --serve --port 70000", "port: expected a number from 0 to 65535"),
         ("report empty -o empty", "out: empty is a folder"),
     ],

@@ -179,7 +179,7 @@ def test_a_certificate_says_what_is_proved():
     assert found.verdict.tone == "good"
     assert "above 2: gap 50\u00a0%." in text
     assert "gap below 1e-6\u00a0%." in " ".join(card(gap=9.4e-13).statements)
-    assert "up to 1.5 times the radii" in text
+    assert "for radii up to 1.5 times the given ones" in text
     row = [cell.text for cell in found.table.rows[1]]
     assert row == ["total cost", "≤ 3", "2.5", "1", "+0.5", "never"]
 

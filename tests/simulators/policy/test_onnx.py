@@ -118,6 +118,6 @@ def test_without_onnx_the_sentence_says_what_to_install(monkeypatch, tmp_path):
 
     monkeypatch.delitem(sys.modules, "onnx")
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"^onnx: .*pip install holdfast\[onnx\]$"):
+    with pytest.raises(ImportError, match=r'^onnx: .*pip install "holdfast\[onnx\]"$'):
         agent_of(SPACES["box"]).to_onnx(tmp_path / "a.onnx")
     assert not list(tmp_path.iterdir())

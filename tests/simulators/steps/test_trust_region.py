@@ -341,7 +341,9 @@ def searched(step, needed, delta):
     directions = jnp.stack([step, jnp.zeros_like(step)])
     model = LocalModel(jnp.eye(2), needed, delta, directions)
     coefficients = PolicyStep(jnp.array([1.0, 0.0]), jnp.array(True), jnp.array(False))
-    policy, update = line_search(POLICY, Linearisation(model, BATCHES), coefficients, SEARCH)
+    policy, update = line_search(
+        POLICY, Linearisation(model, BATCHES, jnp.array(True)), coefficients, SEARCH
+    )
     gains = jnp.stack([surrogate(policy, each) for each in BATCHES])
     return Landing(policy, update["accepted"], update["backtracks"], update["kl"], gains)
 

@@ -139,5 +139,5 @@ def test_a_log_that_fails_stops_nothing(chain, tiny, wandb):
 
 def test_without_the_package_it_is_refused(chain, tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ValueError, match="wandb: not installed"):
+    with pytest.raises(ValueError, match="wandb: it is not installed"):
         hf.train(chain, "trpo", iterations=1, wandb="chains", **tiny)

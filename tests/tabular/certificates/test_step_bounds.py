@@ -1,13 +1,18 @@
 """What theory promises of a step is never broken, on random models and pairs of policies."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import holdfast as hf
 from holdfast.model.table import layout_of
-from holdfast.tabular.certificates.step_bounds import occupancy_ratio, step_bounds
-from holdfast.tabular.evaluation.worst_case import Dual, worst_case
+from holdfast.tabular.certificates.step_bounds import (
+    occupancy_ratio,
+    performance_difference_bound,
+    step_bounds,
+)
+from holdfast.tabular.evaluation.worst_case import Dual, values_under, worst_case, worst_kernels
 
 
 def bounds_of(model, before, after, delta=0.01):
@@ -37,6 +42,46 @@ def test_the_lemma_and_the_corrected_bounds_hold_for_any_two_policies(oracle, se
     assert change >= bounds["reward_bound"] - error
     if bounds["linearised_margins"][0] >= 0:
         assert new.margins[0] >= bounds["margin_bounds"][0] - error
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.1])
+def test_the_lemma_is_the_papers_for_every_signal(oracle, radius):
+    """(6) for the reward, (41) for a utility, (28) and (29) at radius 0: the formula in NumPy.
+
+    The two inequalities of its proof, (31), hold with the performance difference under the worst-case
+    kernel of π' between them.
+    """
+    model = oracle.random_model(4, radius=radius)
+    rng = np.random.default_rng(4)
+    before = oracle.random_policy(model, rng)
+    after = 0.9 * before + 0.1 * oracle.random_policy(model, rng)
+    old, new = hf.evaluate(model, before), hf.evaluate(model, after)
+    gamma, kl = model.discount, (after * np.log(after / before)).sum(-1)
+    with jax.enable_x64(True):
+        layout = layout_of(model)
+        pi, later = layout.pad_policy(before), layout.pad_policy(after)
+        worst = worst_case(layout.table, later, Dual())
+        kernels = worst_kernels(layout.table, worst)
+        crossed = values_under(layout.table, pi, kernels, worst)
+        padded = jnp.zeros(len(pi)).at[: model.states].set(kl)
+        bounds = [
+            float(performance_difference_bound(later, crossed, padded, jnp.asarray(gamma), signal))
+            for signal in (0, 1)
+        ]
+    signals = model.reward, model.constraints[0].signal
+    pairs = [(old.reward, new.reward), (old.constraints[0], new.constraints[0])]
+    for signal, (one, other), bound in zip(signals, pairs, bounds, strict=True):
+        kernel = other.kernel
+        values = oracle.values_under(model, kernel, signal, before)
+        gain = (after * (signal + gamma * kernel @ values)).sum(-1) - values
+        chain = np.einsum("sa,sat->st", before, kernel)
+        visits = np.linalg.solve(np.eye(model.states) - gamma * chain.T, model.initial)
+        penalty = 2 * gamma * np.abs(gain).max() / (1 - gamma) * np.sqrt(kl / 2)
+        assert bound == pytest.approx(visits @ (gain - penalty), abs=1e-7)
+        under = model.initial @ (oracle.values_under(model, kernel, signal, after) - values)
+        error = old.error + new.error
+        assert other.worst - one.worst >= under - error
+        assert under >= bound - error
 
 
 def test_the_bounds_are_tight_where_nothing_changes(oracle):

@@ -73,6 +73,23 @@ def test_a_policy_that_meets_its_constraints_is_its_own_projection(count):
         np.testing.assert_array_equal(update.coefficients, c)
 
 
+@constraints
+def test_the_projection_satisfies_the_bregman_inequality(count):
+    """Equation (33) for a π_k that meets its constraints, and (34), which drops the last divergence."""
+    moved = 0
+    for case in draws():
+        instance = random_instance(case["seed"], count)
+        instance = instance.missing(np.full(count, -1e-3 * instance.scale))
+        half, _, update = run(improve_then_project, instance, 0.1)
+        assert instance.margins(instance.policy).min() > 0
+        whole = instance.kl(instance.policy, half)
+        kept = instance.kl(instance.policy, update.policy)
+        moved += instance.kl(update.policy, half) > 1e-4
+        assert whole >= kept + instance.kl(update.policy, half) - 1e-9, case
+        assert whole >= kept - 1e-9, case
+    assert moved >= 3
+
+
 @steps
 def test_without_constraints_every_step_is_the_improvement(step):
     for case in draws(delta=[1e-3, 0.1, 100.0]):

@@ -51,7 +51,10 @@ class WorkItem(Protocol):
 
     @property
     def kin(self) -> str:
-        """Items of the same kin compile the same programs; a worker prefers the kins it has seen."""
+        """Compilation group: items of one group compile the same programs.
+
+        Items are sent first to workers that have compiled their group.
+        """
 
     def run(self, folder: Path | None) -> Iterator[File]:
         """Do the work and yield its files.

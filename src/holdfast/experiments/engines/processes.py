@@ -1,7 +1,7 @@
 """Work in processes of this machine.
 
-Workers are spawned, not forked, because JAX does not survive a fork. A worker that dies is replaced and
-its item repeated. Workers end with this process, even if it is killed.
+Workers are spawned, not forked, because JAX does not work in forked processes. A worker that crashes is
+replaced and its item repeated. Workers exit when this process exits, even if it is killed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def run(items: Sequence[WorkItem], folder: Path, options: EngineOptions) -> Iter
 
 
 class _ProcessWorker:
-    """An executor with a single process, so that a death concerns a single item.
+    """An executor with a single process, so that a crash affects a single item only.
 
     The worker process exits when the pipe to it closes, which the operating system also does when this
-    process dies.
+    process exits.
     """
 
     def __init__(self, options: EngineOptions) -> None:
@@ -55,7 +55,7 @@ class _ProcessWorker:
         self._theirs = theirs
 
     def begin(self, item: WorkItem, folder: Path) -> Reply:
-        """Start an item, in a new process if the last one died."""
+        """Start an item, in a new process if the last one crashed."""
         # The process starts in `submit`, and libraries read their number of threads when they load.
         with engines.changed_environment(engines.worker_environment(self._options)):
             try:
@@ -66,7 +66,7 @@ class _ProcessWorker:
                 return self._executor.submit(_begin, item, folder)
 
     def resume(self) -> Reply:
-        """Continue the item; the future fails if the process died."""
+        """Continue the item; the future fails if the process crashed."""
         try:
             return self._executor.submit(_resume)
         except BrokenExecutor as error:

@@ -33,7 +33,7 @@ _NUMBERS = itertools.count()
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return whether a record is about an error that nobody else reports."""
+    """Return whether a record should be kept: not for a host's own errors and interrupts."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, TrainingError | KeyboardInterrupt)
 

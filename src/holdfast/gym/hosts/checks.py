@@ -1,7 +1,7 @@
-"""Checks of what a Gymnasium environment returns: spaces, numbers and truth values.
+"""Checks of what a Gymnasium environment returns: spaces, numbers and booleans.
 
 Training writes observations and rewards into arrays of fixed size, which would broadcast a short
-observation and read a number from a text. What does not fit is refused instead.
+observation and read a number from a string. What does not fit is refused instead.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def check_observation(space: gymnasium.Space, value: Any, what: str) -> None:
 
 
 def as_numbers(value: Any, what: str) -> np.ndarray:
-    """Return an array of real numbers; a text that looks like a number is refused."""
+    """Return an array of real numbers; a string that looks like a number is refused."""
     try:
         array = np.asarray(value)
     except ValueError as error:

@@ -78,7 +78,7 @@ class HostReply(NamedTuple):
     """The result of a reset or a step, with one row for each copy.
 
     Attributes:
-        place: the state of the copy, in the host's own encoding.
+        place: saved state of the copy, in the host's own encoding.
         observations: input of the policy.
         features: input of critics and adversaries.
         rewards: rewards of the step; 0 after a reset and for copies whose episode is over.

@@ -54,7 +54,7 @@ class SyncHost:
     Arguments:
         make: function that returns a new environment, without time limit.
         probe: an environment of the same kind, which gives the layout, the costs and the name.
-        step_timeout: seconds that a reset or a step of one copy may take; None for any number.
+        step_timeout: seconds that a reset or a step of one copy may take; None for no limit.
 
     Example:
         >>> import gymnasium
@@ -143,8 +143,8 @@ class SyncHost:
             try:
                 yield
             except BaseException:
-                # An interrupt too leaves answers of workers behind that belong to no order. The first
-                # exception says more than one from closing.
+                # After an interrupt, too, the pipes hold answers to earlier orders. Close the workers,
+                # but raise the first exception: it says more than an exception from closing.
                 with contextlib.suppress(Exception):
                     self.close()
                 raise
@@ -203,7 +203,7 @@ class AsyncHost(SyncHost):
         make: function that returns a new environment, without time limit.
         probe: an environment of the same kind.
         workers: number of processes; the number of processors by default.
-        step_timeout: seconds that a reset or a step of one copy may take; None for any number.
+        step_timeout: seconds that a reset or a step of one copy may take; None for no limit.
     """
 
     def __init__(
@@ -331,7 +331,7 @@ def _ended(processes: list[_Process], lifelines: list[int]) -> None:
         assert process.stdin is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
-    # After Ctrl-C nobody waits for an environment to close.
+    # After Ctrl-C the process does not wait for environments to close.
     end = time.monotonic() + (_HASTE if interrupted.is_set() else _PATIENCE)
     for process in processes:
         try:

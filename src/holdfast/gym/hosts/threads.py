@@ -38,8 +38,8 @@ class ThreadHost:
         layout: layout of the commands.
         costs: the user's costs; None for the costs of the task.
         threads: number of threads; the number of processors by default.
-        step_timeout: seconds that a cost function may take for a step of all copies; None for any
-            number. The physics itself always returns.
+        step_timeout: seconds that a cost function may take for a step of all copies; None for no
+            limit. The physics itself always returns.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class ThreadHost:
         self._factors = np.concatenate([self._factors, nominal])
         if layout.parameters:
             factors = commands[:, layout.of_parameters].astype(np.float64)
-            # Most steps change no factor; to ask each copy would take a fifth of a step.
+            # Most steps change no factor. Checking every copy would take a fifth of the time of a step.
             for i in np.flatnonzero((factors != self._factors[:rows]).any(1)):
                 self._copies[i].set_factors(layout.parameters, factors[i], self._scratch)
                 self._factors[i] = factors[i]

@@ -50,7 +50,7 @@ def interrupts_seen() -> Iterator[None]:
 
 
 def _forward(reading: int, before: int) -> None:
-    """Watch the numbers of signals, and pass them on to whoever received them before."""
+    """Watch the numbers of signals, and forward them to the previous handler."""
     with os.fdopen(reading, "rb", buffering=0) as file:
         while data := file.read(64):
             if signal.SIGINT in data:
@@ -64,7 +64,7 @@ class Deadline:
     """The time by which an environment has to make progress.
 
     Arguments:
-        seconds: seconds without progress that are allowed; None for any number.
+        seconds: seconds without progress that are allowed; None for no limit.
         progress: function whose value changes whenever an environment has returned.
     """
 

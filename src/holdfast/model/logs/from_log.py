@@ -61,11 +61,11 @@ def from_log(
     is in the same row (`next_state`), or it is the state of the next row of the episode.
 
     With the given confidence, the true kernel is in the set and the true mean of every signal is within
-    its limits, all at once. Half of 1 − confidence pays for the transitions. The other half pays for the
-    signals that are not exact, evenly; without such signals the transitions have all of it. Each part is
-    divided over all (state, action) pairs. The reward of the model is the lower limit of its signal; a
-    constraint uses the limit on its bad side. A pair without a visit is free: nature leads to any
-    possible state, and signals are at the bad end of their ranges.
+    its limits, all at once. The risk 1 − confidence is split: one half for the transitions, the other
+    half equally among the signals that are not exact. Each part is divided over all (state, action)
+    pairs. If all signals are exact, the transitions use the whole risk. The reward of the model is the
+    lower limit of its signal; a constraint uses the limit on its bad side. For a pair without a visit
+    every possible next state is allowed, and signals are at the bad end of their ranges.
 
     Arguments:
         source: a CSV or Parquet file, a pandas or Arrow table, a mapping from names to columns, or the
@@ -80,7 +80,8 @@ def from_log(
         time: column of the time, numbers or ISO dates; default: the order of the rows. Without
             `next_state`, rows that are not one `step` apart are no transition.
         step: time between two rows; default: the most common one.
-        terminated: column of yes and no: the episode ends after this row, in a state that pays nothing.
+        terminated: column of yes and no: the episode ends after this row, in a state in which all
+            signals are zero.
         states: all states there are; default: those in the log.
         actions: all actions there are; default: those in the log.
         possible: for states, or (state, action) pairs, the possible next states, known without the log.
@@ -373,7 +374,7 @@ def _assumptions(
     sampling: str,
     declared_states: bool,
 ) -> list[str]:
-    """Return what has to be true for the confidence to hold."""
+    """Return the assumptions of the confidence statement, as sentences."""
     texts = ["the next state and the signals depend on the past only through state and action"]
     if not declared_states:
         texts.append("there are no states besides those in the log")

@@ -45,7 +45,7 @@ def signal_limits(
         signal: the signal.
         values: its value in each transition, in the order of time; NaN if missing.
         pair: index s·A + a of the pair of each transition.
-        ends: states that nothing leaves and that pay nothing.
+        ends: absorbing states in which all signals are zero.
         names: names of the states and of the actions.
     """
     name, column, given, exact, risk = signal
@@ -77,7 +77,7 @@ def signal_limits(
         mean, lower, upper = (low + width * each for each in found[:3])
 
     def rows(array: np.ndarray) -> list[list[float]]:
-        # The state after the end pays nothing.
+        # Signals are zero in the state after the end.
         return np.where(ended, 0.0, np.reshape(array, shape)).tolist()
 
     declared_range = given is not None

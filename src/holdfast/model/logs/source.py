@@ -15,7 +15,7 @@ import numpy as np
 
 from holdfast._support.arguments import meant
 
-# Texts that stand for a missing cell.
+# Strings that stand for a missing cell.
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 # Rows of a CSV file that are split into columns at a time.
 _CHUNK = 1 << 16
@@ -74,7 +74,7 @@ def read_columns(source: Any, wanted: Mapping[str, str]) -> Columns:
 
 
 def is_minari(source: Any) -> bool:
-    """Whether a source is the id of a Minari dataset: a text that ends with -v0, and no file."""
+    """Whether a source is the id of a Minari dataset: a string that ends with -v0, and no file."""
     if not isinstance(source, str) or Path(source).exists():
         return False
     stem, _, version = source.rpartition("-v")
@@ -138,7 +138,7 @@ def _csv(path: Path, wanted: set[str]) -> tuple[str, Sequence[str], Any]:
             header = [name.strip() for name in next(reader, [])]
             if len(set(header)) < len(header):
                 twice = next(n for i, n in enumerate(header) if n in header[:i])
-                raise ValueError(f"the column {twice!r} is there twice")
+                raise ValueError(f"the column {twice!r} is duplicated")
             cells: dict[str, list[Any]] = {name: [] for name in header if name in wanted}
             place = {name: header.index(name) for name in cells}
             line = 1
@@ -164,7 +164,7 @@ def _parquet(path: Path, wanted: Iterable[str]) -> tuple[str, Sequence[str], Any
         from pyarrow import ArrowException, parquet
     except ImportError as error:
         raise ValueError(
-            f"{path}: Parquet files need pyarrow; pip install 'holdfast[data]'"
+            f'{path}: Parquet files need pyarrow; pip install "holdfast[data]"'
         ) from error
     try:
         header = parquet.read_schema(path).names
@@ -182,7 +182,7 @@ def _minari(name: str) -> tuple[str, Sequence[str], Any]:
         from gymnasium.spaces import Discrete
     except ImportError as error:
         raise ValueError(
-            f"log: Minari datasets need minari; pip install 'holdfast[data]', got {name!r}"
+            f'log: Minari datasets need minari; pip install "holdfast[data]", got {name!r}'
         ) from error
     if name not in minari.list_local_datasets():
         known = list(minari.list_local_datasets())

@@ -47,8 +47,8 @@ class LogSummary:
         never_visited: (state, action) pairs without a visit, by name.
         signals: signals by name.
         confidence: probability that the true kernel and the true means are all inside their limits.
-        kernel_risk: part of 1 − confidence that the transitions have.
-        signal_risk: part of it that each signal has.
+        kernel_risk: part of 1 − confidence for the transitions.
+        signal_risk: part of it for each signal that is not exact.
         sampling: "adaptive" or "fixed", see `from_counts`.
         uncertainty: name of the uncertainty set.
         initial: where the initial distribution comes from.
@@ -118,12 +118,12 @@ class LogSummary:
             return ""
         pairs = _listed(f"{state} / {action}" for state, action in self.never_visited)
         ends = (
-            f"; {_listed(self.signals)} may be as bad as {'its' if len(self.signals) == 1 else 'their'} "
-            f"range{'s' if len(self.signals) > 1 else ''} allow{'s' if len(self.signals) == 1 else ''}"
+            f", and the worst values of {_listed(self.signals)} within "
+            f"{'its range' if len(self.signals) == 1 else 'their ranges'}"
             if self.signals
             else ""
         )
-        return f"never visited: {pairs}. There nature may lead to any possible state{ends}."
+        return f"never visited: {pairs}. Every possible next state is allowed there{ends}."
 
     def __str__(self) -> str:
         facts = self.facts()

@@ -18,7 +18,7 @@ class LogRows(NamedTuple):
         state: index of the state; −1 if it is missing.
         action: index of the action; −1 if it is missing.
         following: index of the next state, or None if consecutive rows are transitions.
-        terminated: whether the row ends its episode in a state that pays nothing.
+        terminated: whether the row ends its episode in a state in which all signals are zero.
         episode: index of the episode.
         time: times, or None.
     """

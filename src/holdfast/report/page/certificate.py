@@ -82,7 +82,7 @@ def _statements(certificate: Mapping[str, Any], about_set: str) -> list[str]:
     elif factor == "inf":
         found.append("The constraints hold for arbitrarily large radii.")
     else:
-        found.append(f"The constraints hold up to {factor:.4g} times the radii.")
+        found.append(f"The constraints hold for radii up to {factor:.4g} times the given ones.")
     return found
 
 

@@ -78,7 +78,7 @@ class Collection:
             return make()
         # A damaged file can raise nearly any error.
         except Exception as error:
-            # Half characters, in names of files and in their contents, cannot be printed.
+            # Unpaired surrogates, in file names or contents, cannot be printed.
             texts = (
                 text.encode(errors="replace").decode() for text in (str(path), _reason(path, error))
             )
@@ -127,7 +127,8 @@ def collect(paths: Sequence[Path], kept: Kept | None = None) -> Collection:
 def _showable(sections: Sequence[Section]) -> Sequence[Section]:
     """Return the sections, if they can be written into the page.
 
-    A record may pass all checks and still not be text or JSON, such as a name with half a character.
+    A record may pass all checks and still not be text or JSON, such as a name with an unpaired
+    surrogate.
     """
     json_for_script(to_plain(sections)).encode()
     return sections
@@ -154,7 +155,7 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
             keep = partial(kept.get, f"{folder}/episodes", training.agent_files(), play)
             arena = found.attempt(folder, keep)
             training = dataclasses.replace(training, arena=arena)
-            # Runs of one simulator share a section, which one damaged run must not cost.
+            # Runs of one simulator share a section. One damaged run must not remove the whole section.
             if found.attempt(folder, lambda: _showable(training_sections([training]))):
                 found.trainings.append(training)
     elif stress is not None:

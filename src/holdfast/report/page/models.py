@@ -73,7 +73,7 @@ def solution_sections(folder: Path) -> list[Section]:
 
 
 def _policy_blocks(model: RobustCMDP, policy: np.ndarray) -> list[Block]:
-    """Return the policy as a table with names; nothing for a table that nobody would read."""
+    """Return the policy as a table with names; nothing for models with more than 200 states."""
     if model.states > _MOST_STATES_LISTED:
         return []
     table = policy_table(model, policy)

@@ -20,6 +20,7 @@ from holdfast.simulators.training.settings import Plan
 def rcpo(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metrics]:
     """Perform one iteration of RCPO and return the next state with the metrics of the current policy.
 
+    `training.learner.iterations` calls it K times.
     Line numbers count the input of Algorithm 1 as line 1. Three parts are not in the paper: the recovery
     step, used if no step in the trust region meets the linearised constraints; the line search; and the
     inner limits, which `learn` moves such that the measured costs settle below the limits.

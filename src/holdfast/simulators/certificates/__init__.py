@@ -1,1 +1,1 @@
-"""Attacks on trained policies."""
+"""Attacks on trained policies, upper bounds by proof, and their results."""

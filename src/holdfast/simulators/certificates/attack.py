@@ -184,16 +184,16 @@ def train_attackers(
     settings: AdversarySettings,
     judged_on: int,
 ) -> tuple[Nature, Float[Array, " n"]]:
-    """Train adversaries, each against one signal within one radius, and judge them on new episodes.
+    """Train adversaries, each against one signal within one radius, and evaluate them on new episodes.
 
-    The adversaries have a leading axis. Each comes with the value that it leaves of its own signal.
+    The adversaries have a leading axis. Each is returned with the value of its signal.
 
     Arguments:
         frozen: the policy.
         sight: the inputs from `watch`.
         targets: what each adversary attacks.
         settings: settings of the adversaries, with the total number of `updates`.
-        judged_on: number of episodes on which each adversary is judged.
+        judged_on: number of episodes on which each adversary is evaluated.
     """
     rate = frozen.critic_learning_rate
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-# Largest share of the capital that betting risks on one number. Close to one is best for rare large
-# values, which most bounds here meet; one itself would lose everything on the first of them.
+# Largest fraction of the capital bet on one observation. Values close to one are best for rare large
+# observations, the usual case here; at exactly one the first of them would end the test.
 _LARGEST_BET = 0.9
 # Bisection steps: the limit is found to 2⁻⁴⁰ of the range, far below the width of any limit.
 _STEPS = 40
@@ -49,7 +49,7 @@ def _empirical_bernstein(x: np.ndarray, risk: float) -> float:
 
 
 def _betting(x: np.ndarray, risk: float) -> float:
-    """Return the largest mean that a gambler who bets against it does not refute.
+    """Return the largest mean that the betting test does not reject (Waudby-Smith and Ramdas 2024).
 
     Against the mean m the capital is Π(1 + bet·(m − x)), a martingale if the mean is m. By Ville's
     inequality it ever reaches 1/risk with probability at most risk. Bets depend on earlier numbers only.
@@ -93,7 +93,7 @@ def divergence_bound(
     budget: float,
     risk: float,
 ) -> tuple[float, float]:
-    """Return an upper limit of the largest mean over laws within a KL ball, and its α.
+    """Return an upper limit of the largest mean over distributions within a KL ball, and its α.
 
     For every α > 0 the largest mean over KL(Q‖P) ≤ budget is at most
     α·budget + α·log E_P[exp(value/α)] (Donsker and Varadhan). α is chosen on the first draws. The second

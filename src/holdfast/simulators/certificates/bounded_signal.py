@@ -35,8 +35,8 @@ class SignalRange:
 class BoundedSignal(eqx.Module):
     """A signal, turned into a cost of at least 0 whose sum over an episode is at most `total`.
 
-    A step pays γ^t·(signal − low). The step that ends an episode also pays −low for the steps that are
-    left, since nothing is paid after the end. So the sum is the signal's own sum less `offset`.
+    The cost of step t is γ^t·(signal − low). The last step of an episode adds −low for each remaining
+    step, since later signals are zero. The sum is therefore the sum of the signal minus `offset`.
 
     Attributes:
         index: 0 for the reward, which enters as −reward; 1, 2, … for the costs.

@@ -1,9 +1,10 @@
 """An upper bound on the worst-case cost where nature draws once an episode, in its first step.
 
 Let f be the cost of an episode given the draw w and all that nature sees when it draws, the first state
-and action. Nature's law q(w|s₀,a₀) has KL(q‖p) ≤ R, and so has the joint law of (s₀, a₀, w). Hence
-V* ≤ αR + α·log E_P[exp(f/α)] for every α > 0. Jensen's inequality lets the cost of one episode take the
-place of f. Each draw has an episode of its own, so the unit of the confidence limit is the draw.
+and action. Nature's distribution q(w|s₀,a₀) has KL(q‖p) ≤ R, and so has the joint distribution of
+(s₀, a₀, w). Hence V* ≤ αR + α·log E_P[exp(f/α)] for every α > 0. By Jensen's inequality the cost of one
+episode may replace f. Each draw has one episode, so the draws are the independent samples of the
+confidence limit.
 """
 
 from __future__ import annotations

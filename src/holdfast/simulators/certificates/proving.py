@@ -52,8 +52,8 @@ _STEPS_AT_ONCE = 4_000_000
 _FOUND_SHARE, _START_SHARE = 0.5, 0.05
 # Initial states for E U_0, as a multiple of the episodes; they cost no steps.
 _STARTS = 8
-# Episodes under the attack: 20,000 measure it within 1 % of a spread. XLA folds constants of this many
-# rows for seconds where there are more.
+# Episodes under the attack: 20,000 measure it within 1 % of a standard deviation. More would make XLA
+# spend seconds on constant folding.
 _ATTACKED, _ATTACKED_AT_ONCE = 20_000, 1_000
 _HIDDEN, _RATE = (32, 32), 1e-2
 

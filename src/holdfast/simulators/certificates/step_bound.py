@@ -1,7 +1,7 @@
 """An upper bound on the worst-case cost where nature chooses the disturbance of every step.
 
 Take any functions U_t(s) with U_H = 0, ν_t(s,a) and λ_t(s,a) > 0, and let y = c + U_{t+1}(s'). Cut y at
-b = ν + L·λ. For every law q of the disturbance with KL(q‖p) ≤ R
+b = ν + L·λ. For every distribution q of the disturbance with KL(q‖p) ≤ R
 
     E_q[y] ≤ E_p[G] + E_q[(y − b)⁺],   G = λR + ν + λ·(exp(min((y − ν)/λ, L)) − 1),
 
@@ -10,14 +10,14 @@ V* ≤ E U_0 + sup_Q E_Q[W] with W = Σ_t (E_p[G|s_t] − U_t(s_t)) + (y_t − b
 chain rule, hence V* ≤ E U_0 + α·H·R + α·log E_P[exp(W/α)] for every α > 0. Means of n fresh draws at
 each visited state take the place of E_p[G|s_t]; they are independent of the episode's own draws.
 
-*The range.* A confidence limit needs a number that W never exceeds. Let D be the largest cost of an
-episode, and `left` what is left of it. An episode in which the sum so far and `left` exceed D + patience
-stops: the rest costs at most `left`, so W gains left − U_t. λ is bounded such that E_p[G] − U_t is at
-most `reach`. A step that goes on adds at most reach + (y − b)⁺, and left falls by c, so that
+*The range.* A confidence limit needs a bound on W. Let D be the largest cost of an episode, and `left`
+the part of D that is not used up. An episode is stopped once the sum so far plus `left` exceeds
+D + patience. The rest costs at most `left`, so W gains left − U_t. λ is bounded such that E_p[G] − U_t
+is at most `reach`. A step without a stop adds at most reach + (y − b)⁺, and left falls by c, so that
 W ≤ D + patience + reach whether the episode stops after it or not.
 
-With λ → 0 the cut part is everything and W = C − U_0: the bound for a nature that may spend its whole
-budget H·R at one step. Learning moves λ away from 0 where that lowers the bound.
+As λ → 0, W tends to C − U_0 (C: cost of the episode): the bound for a nature that may spend its whole
+budget H·R in one step. Training increases λ where that lowers the bound.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Bounding(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Episodes at one time: their states, observations, and what is left of the total."""
+    """Episodes at one time: their states, observations, and the part of the total not used up."""
 
     states: State
     observations: Array
@@ -109,8 +109,8 @@ def _fresh_mean(
     """Return the mean of G over fresh actions and disturbances at the states."""
     time, key = now
     env = work.frozen.env
-    # A function is not asked again, nor is a policy with a memory: the action that it took is then part
-    # of the state, which is valid, and exact if the policy does not draw actions.
+    # Functions and policies with a memory are not called again. The action that they took is then part
+    # of the state, which is valid, and exact if the policy is deterministic.
     policy = work.frozen.policy
     again = work.frozen.deterministic is not True and getattr(policy, "draws", True)
 
@@ -306,7 +306,7 @@ def learn(
         return (optax.apply_updates(learned, changes), state), value * work.signal.total
 
     start = (learned, adam.init(learned))
-    # The first half also fits U to the nominal cost, from which the worst case is not far.
+    # In the first half the loss also fits U to the nominal cost, which is close to the worst-case cost.
     fitting = jnp.maximum(1 - 2 * jnp.arange(updates) / updates, 0.0)
     (learned, _), history = lax.scan(update, start, (jax.random.split(key, updates), fitting))
     return eqx.combine(learned, fixed), history

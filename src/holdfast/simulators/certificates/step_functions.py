@@ -16,12 +16,12 @@ from holdfast.simulators.policy.networks import MLP
 from holdfast.simulators.training.rollout import Sight
 
 # The cut L is this many times √(2R). The worst response to a linear y shifts a normal disturbance by
-# √(2R) standard deviations, which makes draws at three of them exp(3·√(2R)) times as likely.
+# √(2R) standard deviations. A draw at three standard deviations then is exp(3·√(2R)) times as likely.
 _DEVIATIONS = 3.0
 # λ starts at this share of its largest value: close to the bound without it.
 _FIRST_LAMBDA = 0.1
-# Excess of W over the trivial bound at which an episode stops, as a share of the total. It is not
-# learned, since a stop has no slope. U_t rises above U_0 by more in rare episodes only.
+# An episode stops when W exceeds the trivial bound by this fraction of the total. The fraction is not
+# learned, because stopping has no gradient. Only in rare episodes does U_t rise above U_0 by more.
 PATIENCE = 0.25
 
 

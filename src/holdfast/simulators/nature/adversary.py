@@ -100,7 +100,10 @@ def attack(
     critic_learning_rate: float,
     rate_factor: float | Float[Array, ""] = 1.0,
 ) -> Nature:
-    """Return the adversary after one update against the player, on a batch of its own.
+    """Return the adversary after one update (22) against the player, on a batch of its own.
+
+    The gradient of (22) is that of `_score` or, with `gradient="pathwise"`, of `_pathwise`. Adam takes
+    the step on ξ, and the kernel itself projects (`gaussian_mixture._scale_within`, for instance).
 
     Arguments:
         nature: the adversary.

@@ -1,11 +1,10 @@
 """The Gaussian-mixture kernel of the paper's equation (12), inside its radius by construction.
 
-The learned kernels are networks of the state, the action and the clock. An output beyond the KL ball is
-scaled down onto the ball. A gradient through that scale vanishes along the ray: with two outcomes or
-one-dimensional noise the adversary could never reverse its direction. The scale is therefore treated
-as a constant, as in projected gradient descent, and `excess` measures how far the output lies beyond
-three times the ball; training penalises it. Outputs up to three times the ball are free: the farther
-out they are, the less one noisy gradient step turns their direction.
+The learned kernels are networks of the state, the action and the clock. Outputs outside the KL ball are
+scaled onto it. The scale is a constant for gradients, as in projected gradient descent: the gradient
+through the scale is zero along the ray, so with two outcomes or one-dimensional noise the adversary
+could not reverse its direction. Training penalises outputs beyond three times the ball (`excess`);
+smaller outputs are not penalised, because a long output changes its direction less in one noisy step.
 """
 
 from __future__ import annotations
@@ -49,6 +48,9 @@ Mixture = tuple[Float[Array, "*rows n"], Float[Array, "*rows n size"], Float[Arr
 
 class GaussianMixture(eqx.Module):
     """Equation (12): w ~ Σφ_i N(μ_i, diag σ_i²), where φ, μ and log σ are outputs of a network.
+
+    The paper's mixture is a distribution of the next state. Here it is one of the disturbance w in
+    s' = f(s, a, w), and φ too depends on the action and the clock.
 
     By convexity Σφ_i KL(N(μ_i, σ_i²)‖N(0, I)) bounds the KL divergence of the mixture. If the bound
     exceeds the radius, (μ, log σ) are scaled towards nominal until it equals the radius.

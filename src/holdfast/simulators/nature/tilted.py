@@ -24,6 +24,7 @@ _LARGEST_TILT = 1e4
 class TiltedKernel(eqx.Module):
     """Equation (11), sampled: w is one of n nominal candidates, with weights ∝ exp(−β·lookahead).
 
+    The lookahead signal + γV(s') of the critic replaces −ηᵀφ(s') of (11), and β replaces 1/λ(s, a).
     β makes KL(weights‖uniform) equal to the radius; by convexity that bounds the KL divergence of the
     distribution of w. The kernel has no parameters of its own; only the critic of the lookahead learns.
     """

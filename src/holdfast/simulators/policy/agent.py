@@ -230,10 +230,10 @@ class Agent:
         caller flattens dict and tuple observations. The graph does not refuse NaN. With `memory` the
         caller also appends the past: the k last pairs of an observation and the action taken there, the
         most recent first, zeros before the start; actions clipped to their bounds and scaled to ±1,
-        discrete ones as indicators. The metadata hold k as `memory`.
+        discrete ones as one-hot vectors. The metadata hold k as `memory`.
 
         Raises:
-            ImportError: onnx is not installed; `pip install holdfast[onnx]` installs it.
+            ImportError: onnx is not installed; `pip install "holdfast[onnx]"` installs it.
 
         Example:
             >>> import pathlib, tempfile, holdfast as hf

@@ -280,7 +280,7 @@ class ForeignAgent(Agent):
     ) -> np.ndarray:
         """Return the action for one observation, or for rows of them, as `Agent.predict` does.
 
-        A policy with a memory goes on from its last observation; `reset` starts an episode.
+        A policy with a memory continues from its last observation; `reset` starts an episode.
         """
         x = self._checked_vector(observation)
         rows = x.reshape(-1, self.inputs)

@@ -163,7 +163,7 @@ def _read_onnx(path: Path) -> ForeignFunction:
         import onnxruntime
     except ImportError as error:
         raise ValueError(
-            "policy: onnxruntime is not installed; pip install holdfast[onnx]"
+            'policy: onnxruntime is not installed; pip install "holdfast[onnx]"'
         ) from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors reach the user as exceptions

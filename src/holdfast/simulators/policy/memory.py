@@ -3,7 +3,7 @@
 With memory k the input is the current observation, followed by the k last pairs of an observation and
 the action taken there, the most recent first. Before the start of an episode they are zero. An action
 is remembered as the environment enforces it: clipped to its bounds, in units in which they are ±1; a
-discrete one as its indicator. A policy that sees what its actions did can identify the physics.
+discrete one as its one-hot vector. A policy that sees what its actions did can identify the physics.
 """
 
 from __future__ import annotations

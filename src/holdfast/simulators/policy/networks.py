@@ -53,7 +53,7 @@ class MLP(eqx.Module):
 
 
 def layers(env: Environment, hidden: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the hidden layers; none for one-hot inputs, of which an affine function is a table."""
+    """Return the hidden layers; none for one-hot inputs, of which every function is affine."""
     return () if env.is_one_hot else hidden
 
 
@@ -79,7 +79,7 @@ class Normaliser(eqx.Module):
         return jnp.sqrt(self.square + EPSILON)
 
     def updated(self, x: Float[Array, "*rows size"], weight: Float[Array, "*rows"]) -> Self:
-        """Return the normaliser after more vectors; those of weight zero do not count."""
+        """Return the normaliser updated with vectors; vectors of weight zero are ignored."""
         total = weight.sum()
         weight, axes = weight[..., None], tuple(range(x.ndim - 1))
         mean = (weight * x).sum(axes) / jnp.maximum(total, 1.0)

@@ -32,7 +32,7 @@ def to_onnx_bytes(agent: Agent) -> bytes:
         import onnx
         from onnx import TensorProto, helper, numpy_helper
     except ImportError as error:
-        raise ImportError("onnx: it is not installed; pip install holdfast[onnx]") from error
+        raise ImportError('onnx: it is not installed; pip install "holdfast[onnx]"') from error
 
     nodes: list[Any] = []
     constants: list[Any] = []

@@ -75,8 +75,8 @@ def by_steps(rows: Any, minibatches: int) -> Any:
 
     Rows are dealt out in turn, so that neighbouring steps are in different minibatches and every
     minibatch has steps of every long episode. A batch of twenty episodes thus gives hundreds of
-    minibatches. They come in a random order that is the same in every pass: neighbours in time would
-    pull the network the same way one after the other. Fewer rows than minibatches are left over.
+    minibatches. They are used in one random order in every pass; in order of time, consecutive
+    minibatches would be correlated. If rows are left over, there are fewer than minibatches.
     """
     count = len(jax.tree.leaves(rows)[0])
     minibatches = min(minibatches, count)

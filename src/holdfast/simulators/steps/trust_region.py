@@ -172,8 +172,9 @@ def conjugate_gradients(
 ) -> Float[Array, "k n"]:
     """Return the solutions of Hx = b for several b, after at most `steps` steps from zero.
 
-    A system rests once it is solved, or once rounding makes its curvature non-positive. JAX's own `cg`
-    has no such guard; with it, equal training runs differed and some of them refused every step.
+    Iteration of a system stops when it is solved or when rounding makes its curvature non-positive.
+    `jax.scipy.sparse.linalg.cg` has no such test; with it, repeated runs differed, and some rejected
+    every step.
     """
 
     def step(_: int, carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
@@ -200,7 +201,7 @@ def line_search(
     settings: StaticSettings,
     serves: Callable[[Float[Array, " signals"]], Array] | None = None,
 ) -> tuple[Policy, Metrics]:
-    """Take the longest of the steps decay^k·x that keeps the trust region and serves its purpose.
+    """Take the longest step decay^k·x that satisfies the trust region and the acceptance test.
 
     An accepted step has a KL divergence of at most δ, leaves every linearised constraint satisfied, or
     no worse if it is violated now, and raises the reward's surrogate unless a constraint is violated
@@ -211,8 +212,8 @@ def line_search(
         local: the linearisation around it.
         step: the step x, as coefficients of the local model's directions.
         settings: the decay and the number of tries.
-        serves: whether surrogate gains of the reward and of every constraint serve another purpose,
-            in place of the one above.
+        serves: acceptance test of the surrogate gains of the reward and of every constraint, in place of
+            the one above.
 
     Returns:
         The new policy, and the metrics of the update. `kl` is E_{d^r}[KL(π‖π_k)] of the accepted step;

@@ -1,8 +1,9 @@
 """Training for a certificate: the limit at which training aims moves until the limit itself is proved.
 
-Every few iterations the current policy is certified from fresh episodes. Training then aims at the limit
-less the width of the certificate, which is the bound less what the attack found. After an attempt that
-fails, it also aims lower than before by at least the excess of the bound over the limit.
+Every few iterations the current policy is certified from fresh episodes. Training then uses a lower
+limit: the limit less the width of the certificate (its bound less the cost that the attack found).
+After an attempt that fails, it also aims lower than before by at least the excess of the bound over the
+limit.
 
 *The risk.* The agent that is returned is chosen by looking at several certificates. Attempt k has
 1/(k·(k + 1)) of the risk. The shares of any number of attempts add up to less than one. So all

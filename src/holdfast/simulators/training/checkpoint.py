@@ -77,7 +77,7 @@ def load(path: Path, kind: str, like: Tree) -> tuple[dict[str, Any], Tree]:
 def save_learners(
     folder: Path, description: Mapping[str, Any], learners: Any, iteration: int
 ) -> None:
-    """Write the checkpoint of a run after so many iterations."""
+    """Write the checkpoint of a run after `iteration` iterations."""
     header = {
         "kind": "checkpoint",
         "version": __version__,

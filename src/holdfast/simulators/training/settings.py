@@ -173,10 +173,10 @@ class Settings(StaticSettings):
         critic_learning_rate: Adam learning rate of the critics.
         normalise: whether observations and features are normalised by their running mean and spread.
         limit_confidence: number of standard errors added to the measured cost.
-        limit_margin: safety margin, as a fraction of the limit. At 0.1 five agents on Point Gather had
-            0.096 to 0.102 under an attack stronger than the adversary of their training, at the limit
-            0.1: a mean of 0.098 with a standard deviation of 0.0024. 0.15 puts that mean three standard
-            deviations below the limit.
+        limit_margin: safety margin, as a fraction of the limit. With 0.1, five agents on Point Gather
+            had attacked costs of 0.096 to 0.102 (mean 0.098, standard deviation 0.0024) at limit 0.1,
+            under an attack stronger than the adversary in training. With 0.15 the mean is three
+            standard deviations below the limit.
         limit_gain: step size with which the inner limit follows the measured cost; 0 fixes it.
         evaluation_share: size of each iteration's measurements under the nominal kernel and of most
             likely actions, as a fraction of `batch_size`.

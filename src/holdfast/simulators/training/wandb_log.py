@@ -57,7 +57,7 @@ def _started(project: str, folder: Path | None, description: Mapping[str, Any], 
     try:
         import wandb
     except ImportError as error:
-        raise ValueError("wandb: not installed; use `pip install holdfast[wandb]`") from error
+        raise ValueError('wandb: it is not installed; pip install "holdfast[wandb]"') from error
     name = f"{description['environment']['name']}-{description['algorithm']}-seed-{seed}"
     again: dict[str, Any] = {}
     if folder is not None:

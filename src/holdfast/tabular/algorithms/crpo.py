@@ -48,9 +48,9 @@ def crpo(run: Run) -> None:
     """Improve the reward while the constraints hold, and otherwise the most violated constraint.
 
     Each value is in its own worst case; the paper has the nominal one. Of several violated constraints
-    the paper takes any. It returns an iterate drawn from those that met the constraints within η. The
-    last row of the history is the one of these with the largest reward, for which the paper's bound on
-    their mean holds too.
+    the paper takes any. The paper returns a random iterate among those that met the constraints within
+    η. Here the last row of the history is the one of them with the largest reward; the paper's bound on
+    the mean holds for it too.
 
     The paper proves, under one kernel and for softmax tables, that the returned policy is in expectation
     within O(1/√T) of the optimum and violates the constraints by O(1/√T).

@@ -56,10 +56,10 @@ def epirc_pgs(run: Run) -> None:
     that proves the lower end of the bracket or, if none was found, the policy with the smallest
     violation in the last search.
 
-    A search stops at its answer, as in the public code. Three things are ours: a search starts where the
-    last one ended (there, at the best policy of the last one); every feasible iterate raises the lower
+    A search stops at the first feasible iterate, as in the public code. Ours: a search starts at the
+    last iterate of the previous one (public code: at its best); every feasible iterate raises the lower
     end to its own reward; and the upper end starts at the largest worst-case reward without constraints
-    (there, costs are bisected from 0 to 1/(1−γ)).
+    (public code: costs are bisected from 0 to 1/(1−γ)).
 
     The paper claims an ε-optimal policy after Õ(ε⁻⁴) robust evaluations.
 

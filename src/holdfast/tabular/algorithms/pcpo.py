@@ -1,7 +1,7 @@
 """PCPO: projection-based constrained policy optimisation (Yang, Rosca, Narasimhan, Ramadge 2020).
 
-The steps of RCPO under the nominal kernel. The margins in the history are worst-case margins all
-the same: they show what PCPO does not see.
+The steps of RCPO under the nominal kernel. The history still contains worst-case margins, which PCPO
+does not use.
 """
 
 from __future__ import annotations

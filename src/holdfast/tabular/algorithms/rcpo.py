@@ -23,8 +23,9 @@ def rcpo(run: Run) -> None:
     """
     delta = jnp.asarray(run.options.trust_region)
     for _ in range(run.options.iterations):
-        # Lines 3 to 9: the worst-case kernels p_k^r of the reward and p_k^c of every constraint, (10)
-        # and (15), and the advantages and occupancies of π_k under each.
+        # Lines 3 to 9: the worst-case kernels p_k^r of the reward and p_k^c of every constraint, by
+        # default (10) and (15), and the advantages and occupancies of π_k under each. They were
+        # computed when π_k was recorded.
         worst = run.worst_case(run.policy)
         tilts = TiltedPolicies.at(
             run.policy, worst, run.table.thresholds, run.table.step_share, run.options.step

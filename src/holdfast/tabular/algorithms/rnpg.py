@@ -18,11 +18,11 @@ class RNPG:
     """Settings of `rnpg`. Values are in units of their range (`Run.units`), and all numbers are ours.
 
     Arguments:
-        penalty: λ, the divisor of the reward's loss. The theorem has 2/(1−γ) divided by ξ, or by the
-            required accuracy if ξ is 0. Its experiments have 50, which here would give away up to 2 %
-            of the range.
-        slack: ξ, added to every violation. The paper's is the spare margin of the optimum, and its
-            experiments have none. Ours is one over λ, the least for which every minimiser is feasible.
+        penalty: λ, by which the reward's loss is divided. The theorem uses λ = 2/((1−γ)ξ), with the
+            required accuracy in place of ξ if ξ = 0; the paper's experiments use 50, which would cost up
+            to 2 % of the range here.
+        slack: ξ, added to every violation. In the theory it is the Slater margin of the optimum; the
+            experiments use 0. Default: 1/λ, the smallest value for which every minimiser is feasible.
         policy_step: α, step size of the natural gradient.
         decay: power in [0, 1]; the step falls as (t+1)^(−decay). The theorem's α is constant, of the
             order of 1/√T.
@@ -54,11 +54,11 @@ def rnpg(run: Run) -> None:
     reward without constraints, by π ∝ π_k·exp(α·A) along the signal that attains the maximum. The
     last row of the history is the iterate with the smallest F, which the paper returns.
 
-    Two things are ours: V* − V_r, where the paper, which minimises costs, has the value of the cost; and
-    one α for all signals, where the paper divides the step along the objective by λ.
+    Differences from the paper: the objective is V* − V_r (the paper minimises a cost), and one α is used
+    for all signals (the paper divides the objective's step by λ).
 
     The paper proves a feasible policy within ε of the optimum after O(ε⁻²) steps if the optimum has a
-    known spare margin ξ, and otherwise a violation of up to ε after O(ε⁻⁴) steps.
+    known Slater margin ξ, and otherwise a violation of up to ε after O(ε⁻⁴) steps.
 
     Known limits. The proof assumes that one policy minimises F from every state at once, and that
     no kernel of the set raises a probability by a factor of 1/γ or more. The former fails for

@@ -64,7 +64,7 @@ class _Margin:
         table = self._table.with_uncertainty(self._table.uncertainty.scaled(rounded))
         self._last = worst_case(table, self._policy, Dual(), self._last)
         margin = float(self._last.value[0]) - float(self._last.error[0]) - self._threshold
-        return -math.inf if math.isnan(margin) else margin  # what is not a number proves nothing
+        return -math.inf if math.isnan(margin) else margin  # NaN proves nothing
 
 
 def _critical(margin: _Margin, accuracy: float) -> float:

@@ -11,9 +11,9 @@ from holdfast.tabular.certificates.occupancy_model import kernel_of_all_steps, p
 from holdfast.tabular.certificates.upper_bound import LagrangianBound, worst_kernel_at
 from holdfast.tabular.evaluate import Evaluation, evaluate
 
-# Share of the nominal kernel in a kernel that serves in a proof. Divergences are convex and zero at
-# the nominal kernel, so that they fall by this share at least: more than the 1e-9 by which a search
-# may leave the set, and too little to change a bound by more than about 1e-6.
+# Weight of the nominal kernel mixed into a kernel of a proof. Divergences are convex and zero at the
+# nominal kernel, so they fall by at least this fraction: more than the 1e-9 by which a search may leave
+# the set, and too little to change a bound by more than about 1e-6.
 _NOMINAL_SHARE = 1e-6
 # Rows closer than this to the nominal row become that row, which is a member of every set.
 _SAME_ROW = 1e-12

@@ -13,7 +13,7 @@ from holdfast.tabular.certificates.occupancy_program import OccupancyProgram, Po
 if TYPE_CHECKING:
     from holdfast.tabular.certificates.occupancy_solver import Basis, OccupancySolver
 
-# Products closer than this, relative to all visits, are products: dividing would not change them.
+# Bilinear residuals below this, relative to all visits, count as zero: branching would not change them.
 NO_SLACK = 1e-7
 # Probabilities, and logarithms of ratios, known to this width are not divided further.
 _WIDTH = 1e-5
@@ -41,7 +41,7 @@ class OpenNode(NamedTuple):
 
 @dataclasses.dataclass
 class DivisionGains:
-    """What divisions have gained so far, from which the next ones are chosen.
+    """Pseudo-costs: average gains of earlier branchings, from which the next ones are chosen.
 
     Attributes:
         gains: sums of what the lower and the upper parts of each division gained, by slack, (2, places).
@@ -63,11 +63,12 @@ class DivisionGains:
         self.tries = np.pad(self.tries, (0, new))
 
     def choose(self, solver: OccupancySolver, node: OpenNode, cutoff: float) -> tuple[int, float]:
-        """Return the place to divide at and the point, or −1 if every width is small.
+        """Return the variable to branch on and the branching point, or −1 if every width is small.
 
-        A place below n is a pair, and n + f is the cone f. Of the places with the most slack, it is the
-        one whose parts have the lowest bounds. They are computed for places that were rarely divided,
-        and estimated from earlier divisions for others.
+        Variable j < n is the probability of pair j, and n + f is the ratio of cone f. Of the variables
+        with the largest bilinear residuals, it is the one whose children have the lowest bounds. They
+        are computed for variables that were rarely branched on, and estimated from earlier branchings
+        for others.
         """
         program, region = solver.shared, node.region
         slack = program.slack(node.point)

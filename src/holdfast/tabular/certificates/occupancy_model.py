@@ -25,7 +25,7 @@ class OccupancyModel(NamedTuple):
         representative: the first action of each state that has the same row, signals and set as each
             action, (n, A).
         reward: (n, A), or (n, A, J) if it depends on the next state.
-        utilities: the constraints as utilities, each like the reward. For the mean of a step they are
+        utilities: the constraints as utilities, each like the reward. For the average per step they are
             divided by the number of steps.
         thresholds: least values of the utilities.
         initial: initial distribution, (n,).

@@ -5,11 +5,11 @@ relaxation. Under q_k a policy π has the discounted visits X_k(s) and x_k(s, a)
 satisfy the flow equations of q_k; a feasible policy satisfies every constraint under every q_k, and
 its worst-case reward t is at most r·x_k for every k.
 
-Only the products are not linear: all copies have the same π. The program does not contain π. It compares
-every copy with the copy of q_0, by the ratio of their visits. If l ≤ π ≤ u and
-a·X_0 − α ≤ X_k ≤ b·X_0 + β, then (π − l)·(X_k − a·X_0 + α) ≥ 0 and its three relatives are linear in the
-products. Where the ratio or the probability is known, they are equations. A state has as many unknown
-ratios as there are further kernels, however many actions it has.
+Only the products are not linear: all copies have the same π. The program does not contain π. It
+compares every copy with the copy of q_0, by the ratio of their visits. If l ≤ π ≤ u and
+a·X_0 − α ≤ X_k ≤ b·X_0 + β, then (π − l)·(X_k − a·X_0 + α) ≥ 0 and the three analogous inequalities
+(McCormick) are linear in the products. Where the ratio or the probability is known, they are equations.
+A state has as many unknown ratios as there are further kernels, however many actions it has.
 
 Actions with identical rows, signals and sets are interchangeable. One *representative* stands for all
 of them, and the *pairs* (s, a) below are those of representatives, j = 0, …, n − 1 in row-major order;
@@ -65,7 +65,7 @@ _LEAST_VISITS = 1e-12
 
 
 class PolicyRegion(NamedTuple):
-    """A node's knowledge of policies and of ratios of visits.
+    """Bounds of a node on action probabilities and on ratios of visits.
 
     Attributes:
         lower: least probability of each pair, l, (n,).

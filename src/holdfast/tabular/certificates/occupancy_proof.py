@@ -1,6 +1,6 @@
 """The record of a branch and bound over occupancies, from which anyone can check its bound.
 
-The record holds the tree of boxes and, for every number that was proved, the multipliers that prove it.
+The record holds the tree of nodes and, for every number that was proved, the multipliers that prove it.
 A checker needs the model, this record, and the program of `occupancy_program`; it needs no solver. All
 numbers are floats and stand for themselves exactly. A row of a kernel stands for the row divided by its
 exact sum; so does the initial distribution.

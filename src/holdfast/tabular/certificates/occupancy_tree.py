@@ -1,12 +1,12 @@
 """Branch and bound over regions of policies, with the linear program over occupancies as its bound.
 
 A node is closed when its bound is at most the cutoff, a little above the reward of the policy at hand,
-or when its program is empty. An open node first narrows its ratios of visits: each end is optimised over
-the node's own program (optimality-based bound tightening). Then it is divided at a probability or at a
-ratio whose products are far from being products, the one whose parts promise the lowest bounds. The open
-node with the largest bound is next, so that an interrupted search has the best bound it can have. Where
-the policy of a node's solution is itself above the cutoff under all kernels, only further kernels can
-lower the bound, and its own worst kernels join the program.
+or when its program is infeasible. An open node first narrows its ratios of visits: each end is optimised
+over the node's own program (optimality-based bound tightening). It then branches on the probability or
+ratio with a large bilinear residual whose two children have the lowest bounds. The open node with the
+largest bound is next, so that an interrupted search has the best bound it can have. If the policy of a
+node's solution is itself above the cutoff under all kernels, the bound can fall only with further
+kernels, and the policy's own worst-case kernels are added to the program.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TreeProgress(NamedTuple):
     gap: float = math.nan
 
     def __str__(self) -> str:
-        return f"{self.bound:.6g}, gap {100 * self.gap:.2g} %, {self.nodes} boxes"
+        return f"{self.bound:.6g}, gap {100 * self.gap:.2g} %, {self.nodes} nodes"
 
 
 class TreeLimits(NamedTuple):

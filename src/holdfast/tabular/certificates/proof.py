@@ -7,7 +7,7 @@ above are shifted up in the same way. A kernel becomes moves of probability from
 scaled down until the checker finds it in the set.
 
 The checker's model has the states of all steps on one axis, copies of an allowed action in place of the
-others, and the mean of a step as the sum of a smaller signal.
+others, and the average per step as the sum of a smaller signal.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from holdfast.tabular.certify import Certificate
 
 _SETS = (KL, ChiSquare, Contamination, Interval, TotalVariation, Wasserstein)
-# Proved ends may miss the certificate's numbers by this, relative to max(1, |number|): vectors are
-# stored as doubles, and the errors of a certificate are often smaller than what that costs.
+# Accepted difference between the proved bounds and the certificate's, relative to max(1, |bound|).
+# Storing vectors as doubles often costs more than the certificate's own error.
 _SLACK = 1e-9
 # Limit on the rounds of policy iteration under one kernel. It ends by itself within about ten.
 _MAX_ROUNDS = 100
@@ -137,7 +137,7 @@ def _signal(
     """Return claims and evidence for the worst-case value of one signal."""
     assert worst.multipliers is not None
     states = exact.reachable(policy)
-    # Signals of constraints on the mean of a step are divided by the number of steps.
+    # Signals of constraints on the average per step are divided by the number of steps.
     unit = layout.model.constraints[i - 1].steps if i else 1.0
     values = layout.unpad(worst.values[i]).ravel() / unit
     signal = exact.signals[i]
@@ -203,7 +203,7 @@ def _best(
     """Return the evidence that bounds the largest value of weighted signals, and the bound."""
     table, reward = layout.table, float(method == "lagrangian")
     combined = jnp.tensordot(jnp.asarray([reward, *weights.tolist()]), table.signals, axes=1)
-    # In the checker's model signals of means of a step are smaller, so that their weights are larger.
+    # In the checker's model signals of averages per step are smaller, so that their weights are larger.
     weights = weights * [constraint.steps for constraint in layout.model.constraints]
     exact_weights = [Fraction(reward), *map(Fraction, weights.tolist())]
     joint = table.with_signals(combined[None])
@@ -303,7 +303,7 @@ def _multipliers(
 ) -> list[list[float | None]]:
     """Return a dual variable for each row of a KL, χ² or Wasserstein set; None for the others.
 
-    Those that were found are for targets that are larger by the factor `unit`.
+    The given multipliers belong to targets that are `unit` times as large.
     """
     if exact.kind not in ("kl", "chi-square", "wasserstein"):
         return [[None] * len(rows) for rows in exact.rows]
@@ -319,7 +319,9 @@ def _multipliers(
             return float(found[s, a] * unit) if found[s, a] > 0 else None
         if exact.kind == "chi-square":
             return _depth(row.p, y, row.radius)
-        if row.radius == 0:  # a price at which no target is worth a move over a positive distance
+        if (
+            row.radius == 0
+        ):  # a price so high that moving mass over any positive distance never pays
             least = min((d for away in exact.metric for d in away if d), default=Fraction(1))
             return float((max(y) - min(y)) / least * 2)
         return float(found[s, a] / unit)

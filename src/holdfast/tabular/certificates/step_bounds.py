@@ -2,11 +2,11 @@
 
 The paper's robust performance difference lemma, (6), holds. Its two theorems rest on steps that
 fail on random models: the Lipschitz constant of each state, E[KL(π_{k+1}‖π_k)] ≤ δ, and the term
-b²α_KL. The bounds proved here instead, with κ = E_{d^r}[KL(π_{k+1}‖π_k)], ρ the range of the
-signal, and M the largest ratio of occupancies within the set, are
+b²α_KL. The bounds proved here instead, with κ = E_{d^r}[KL(π_{k+1}‖π_k)], Δ_r and Δ_c the ranges of
+the signals, and M the largest ratio of occupancies within the set, are
 
-    V_r(π_{k+1}) − V_r(π_k) ≥ −M·ρ_r·√(κ/2)/(1−γ)²,
-    V_c(π_{k+1}) ≥ d − 2M·ρ_c·√(κ/2)/(1−γ)²   if the linearised constraint is met.
+    V_r(π_{k+1}) − V_r(π_k) ≥ −M·Δ_r·√(κ/2)/(1−γ)²,
+    V_c(π_{k+1}) ≥ d − 2M·Δ_c·√(κ/2)/(1−γ)²   if the linearised constraint is met.
 
 The proof is in `docs/explanation/theory.md`. The paper's own bounds are computed for comparison.
 """
@@ -93,20 +93,23 @@ def performance_difference_bound(
     crossed: PolicyValues,
     kl: Float[Array, " S"],
     discount: Float[Array, ""],
+    signal: int = 0,
 ) -> Float[Array, ""]:
     """Return the lower bound (6) of Lemma 4.1 on V_r(π') − V_r(π), the robust performance difference.
 
-    It is Lemma 3.1 if the related work is not counted as a section.
+    LaTeX numbers the lemma 4.1; the label of its equation, `eq:lemma31`, has an older number. For a
+    utility the bound is (41), and with radius 0 it is (28) and (29).
 
     Arguments:
         after: π', (S, A).
         crossed: values of π under the worst-case kernels of π'.
         kl: KL(π'‖π)(s), (S,).
         discount: γ.
+        signal: 0 for the reward, 1, 2, … for the utilities.
     """
-    gain = (after * crossed.advantages[0]).sum(-1)
+    gain = (after * crossed.advantages[signal]).sum(-1)
     penalty = 2 * discount * jnp.abs(gain).max() / (1 - discount) * jnp.sqrt(kl / 2)
-    visits = crossed.occupancy[0]
+    visits = crossed.occupancy[signal]
     return jnp.where(visits > 0, visits * (gain - penalty), 0.0).sum() / (1 - discount)
 
 

@@ -109,12 +109,12 @@ def _at(table: Table, multipliers: np.ndarray, start: Optimum | None = None) -> 
     optimum = sum_optimum(table, np.r_[1.0, multipliers], start)
     value = optimum.upper - float(multipliers @ np.asarray(table.thresholds))
     value += _rounding(table, multipliers, optimum)
-    value = np.inf if np.isnan(value) else value  # what is not a number bounds nothing
+    value = np.inf if np.isnan(value) else value  # NaN proves nothing
     return LagrangianBound(value, multipliers, optimum, np.ones_like(multipliers))
 
 
 def _rounding(table: Table, multipliers: np.ndarray, optimum: Optimum) -> float:
-    """Return what rounding may add in r + Σλ_i c_i, in every step, and in Σλ_i d_i."""
+    """Return a bound on the rounding error of r + Σλ_i c_i, summed over steps, and of Σλ_i d_i."""
     # Discounts of a horizon in the signals are rounded twice.
     weights, count = np.r_[1.0, multipliers], len(multipliers) + 4
     largest = np.abs(np.asarray(table.signals)).reshape(len(weights), -1).max(-1)
@@ -171,7 +171,7 @@ def _in_turn(
 def _along_a_proof(
     table: Table, bound: LagrangianBound, weights: np.ndarray, reach: np.ndarray
 ) -> LagrangianBound:
-    """Lower B along the weights that prove that no policy is feasible under nature's kernel.
+    """Decrease B along a Farkas direction: weights that prove infeasibility under nature's kernel.
 
     Once B is below every reward, the model is proved infeasible.
     """

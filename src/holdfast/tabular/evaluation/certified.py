@@ -29,8 +29,8 @@ def certified_errors(
 ) -> Float[Array, " n"]:
     """Return how far each worst-case value may be from the minimum over the set.
 
-    The bound rests on one worst response to V, whose membership is checked apart from its search, and
-    not on the search for V. With a horizon the backward pass has certified V already.
+    The bound needs only one worst response to V, whose membership is checked independently. It does not
+    depend on how V was found. With a horizon the backward pass has certified V already.
     """
     if table.horizon is not None:
         return worst.error

@@ -32,12 +32,13 @@ _BLOCK = 1 << 13
 _SHARE = 3e-3
 # The residual of single-precision values cannot be smaller than this many rounding errors.
 _LEAST = 16
-# Rounds end when the residual is this many rounding errors of V, or after so many in a row that did not
-# halve the smallest one: single precision is then too coarse for a discount this close to one. With a
-# wide ball nature's policy iteration has some such rounds at the start.
+# Rounds end when the residual is below this many rounding errors of V, or after this many consecutive
+# rounds without halving the smallest residual: single precision is then too coarse for a discount this
+# close to one. With a wide ball nature's policy iteration has some such rounds at the start.
 _FLOOR, _PROGRESS, _MISSES = 64, 0.5, 8
-# Sweeps that only find multipliers, before a round without a guess of them or after such a round. In a
-# wide ball multipliers change a lot with V, and need several steps.
+# Sweeps that update only the multipliers: before the first round if there is no guess, and after a
+# round that did not halve the residual. In a wide ball multipliers change a lot with V, and need
+# several steps.
 _REFINING = 6
 
 
@@ -108,7 +109,7 @@ class Swept(NamedTuple):
     """One robust sweep.
 
     Attributes:
-        values: nearly the robust Bellman operator at V.
+        values: approximation of the robust Bellman operator at V.
         multipliers: nature's dual variables, in single precision and in the layout of the policy.
         flow: π(a|s)·q(s, a, k) of nature's response, likewise.
     """
@@ -213,7 +214,7 @@ def quick_values(
     *,
     robust: bool = True,
 ) -> Quick:
-    """Return nearly the worst-case values of a table's only signal, or nearly its nominal values.
+    """Return approximate worst-case values of a table's only signal, or approximate nominal values.
 
     Nature's policy iteration, with values under each kernel by sweeps in single precision: each round
     solves for the change of V that removes the current residual, which is computed in double precision.
@@ -238,7 +239,7 @@ def quick_values(
         residual = found.values + pays - now.values
         size = jnp.abs(residual).max()
         enough = tolerance * (1 - table.discount) / 4 * jnp.maximum(1.0, jnp.abs(now.values).max())
-        # A residual that is not a number is a miss.
+        # A residual of NaN is a miss.
         misses = jnp.where(size <= _PROGRESS * now.best, 0, now.misses + 1)
         floor = _FLOOR * jnp.finfo(size.dtype).eps * jnp.abs(now.values).max()
         settled = size <= enough

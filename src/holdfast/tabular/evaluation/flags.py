@@ -1,7 +1,8 @@
 """The largest value of a sum of signals, some of which are probabilities to reach states.
 
-A `reach` rule ends when its event has happened, and the reward goes on. A sum of the two is therefore a
-function of the state and of flags that say which events have happened. With f' the flags after state s,
+A `reach` rule ends when its event has happened, while the reward continues. A sum of the two is
+therefore a function of the state and of flags that say which events have happened. With f' the flags
+after state s,
 
     V_f(s) = pays_f(s) + V_f'(s) where an open rule stops in s,   max over a of min q·y elsewhere,
 
@@ -33,7 +34,7 @@ class Flags(NamedTuple):
     Attributes:
         stops: whether an event that has not happened in set f happens or fails in state s.
         following: the set after state s.
-        pays: what every signal is paid in state s.
+        pays: boundary value of every signal in state s.
     """
 
     stops: Bool[np.ndarray, "F S"]
@@ -61,7 +62,7 @@ def flags_of(table: Table) -> Flags:
     bits = 1 << np.arange(len(events))
     sets = np.arange(1 << len(events))
     following = sets[:, None] | (bits[:, None] * events).sum(0)
-    # The event of each signal; 0 for sums, which are paid nothing here.
+    # The event of each signal; 0 for sums, whose boundary values are zero.
     own = (bits[:, None] * (stops[:, None] == events).all(-1).T).sum(0)
     is_open = (sets[:, None] & own) == 0
     return Flags(following != sets[:, None], following, is_open[..., None] * pays)

@@ -1,4 +1,4 @@
-"""One robust sweep as a single kernel of an NVIDIA GPU, with the numbers of a row in registers.
+"""One robust sweep as a single GPU kernel (NVIDIA) that keeps each row in registers.
 
 The compiler of JAX divides a sweep into some forty passes over memory. Here every number is read and
 written once. The worst response is the set's own `propose`, called on the rows of a block.

@@ -54,7 +54,7 @@ def fixed_point(
     A plain sweep x ← x + r with residual r leaves the residual operator(r), which is smaller by the
     contraction factor. The sweep is combined with the directions of earlier sweeps by the generalised
     conjugate residual method, which on a mixing chain needs a few dozen sweeps instead of thousands. A
-    combined step that reduces the residual by less than plain sweeps are guaranteed to is replaced by a
+    combined step that reduces the residual by less than a plain sweep is guaranteed to is replaced by a
     plain sweep. The method is therefore never slower than plain sweeps, and always ends.
 
     Arguments:

@@ -111,8 +111,7 @@ def robust_optimum(
         excess *= 1 + 8 * EPS  # the last operations are rounded
         error = float(found.error[0])
         width = excess + 2 * error
-        # Rounding may keep the residual above the tolerance. Then it stops falling. What is not a number
-        # would stay so.
+        # Rounding may keep the residual above the tolerance. Then it stops falling. NaN would stay NaN.
         width /= max(1.0, float(jnp.abs(values).max()))
         if not width > tolerance or width >= narrowest:
             break

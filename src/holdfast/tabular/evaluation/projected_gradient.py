@@ -35,10 +35,11 @@ _SMALLEST_PROBABILITY = 1e-300
 class ProjectedGradient:
     """The paper's projected gradient descent on the kernel, (9) and (14).
 
-    The set is rectangular, so that every row may have a step length of its own. With `scaled` the
-    factor d(s)·π(a|s)/(1−γ) of the gradient is left out, which hardly moves rows that are seldom
-    visited. In both forms no step raises the value, since the projection lowers q·y in every row.
-    Steps may therefore grow.
+    The set is rectangular, so that every row may have a step length of its own. If `scaled`, the
+    default, the factor d(s)·π(a|s)/(1−γ) of the gradient (9) is left out, and all rows use one step
+    length. With the factor, which is the paper's gradient, rows that are seldom visited hardly move. In
+    both forms no step raises the value, since the projection lowers q·y in every row. Steps may
+    therefore grow.
 
     Arguments:
         geometry: "euclidean", or "kl" for the mirror step q̂ ∝ p·exp(−β∇V) with KL projection.
@@ -46,7 +47,7 @@ class ProjectedGradient:
         growth: β_{t+1}/β_t.
         scaled: whether all rows have the same step length.
         tolerance: certified error to reach, relative to max(1, largest |V|).
-        max_iterations: largest number of steps; the error says how far they came.
+        max_iterations: limit on the number of steps; if it is reached, the error may exceed `tolerance`.
 
     Example:
         >>> import holdfast as hf

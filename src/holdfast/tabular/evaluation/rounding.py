@@ -1,4 +1,4 @@
-"""What rounding may add to a value, and the states and signals that a policy can meet at all.
+"""Bounds on rounding errors of values, and the reachable states and signals of a policy.
 
 The derivation is in `docs/explanation/certificates.md`, section "Rounding".
 """
@@ -72,7 +72,7 @@ def certified_error(
     above: Float[Array, " S"],
     below: Float[Array, " S"],
 ) -> Float[Array, ""]:
-    """Return a bound on the error of `initial_value`; infinite if something is not a number.
+    """Return a bound on the error of `initial_value`; infinite if something is NaN.
 
     Arguments:
         table: the model.

@@ -151,7 +151,7 @@ def _nominal(table: Table, policy: Array) -> Array:
 def _proposed(
     table: Table, policy: Array, values: Array, multipliers: Array | None, tolerance: float
 ) -> tuple[Array, Array]:
-    """Return nearly worst-case values, and multipliers in single precision."""
+    """Return approximate worst-case values, and multipliers in single precision."""
     if multipliers is not None:
         multipliers = multipliers.astype(jnp.float32)
     if table.probabilities.shape[-1] <= WIDEST:

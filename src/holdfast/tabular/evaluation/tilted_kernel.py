@@ -44,10 +44,10 @@ class Tilted:
 
     Arguments:
         features: features of the next state, (S, m), or of (s, a, s') in the kernel's own layout with a
-            last axis m. Default: an indicator of every next state, and the signal itself where it
+            last axis m. Default: a one-hot vector of the next state, and the signal itself where it
             depends on the next state. These always contain the worst case.
         tolerance: certified error to reach, relative to max(1, largest |V|).
-        max_iterations: largest number of steps; the error says how far they came.
+        max_iterations: limit on the number of steps; if it is reached, the error may exceed `tolerance`.
 
     Example:
         >>> import holdfast as hf

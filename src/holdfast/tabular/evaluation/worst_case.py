@@ -71,7 +71,7 @@ class Dual:
         tolerance: certified error to reach, relative to the largest |V|. Default: 1e-11. For successor
             lists of more than 1,024 states, whose linear systems are solved by sweeps, it is relative
             to max(1, largest |V|), and 1e-10 by default.
-        max_rounds: limit on the number of rounds. If it is reached, the error says so.
+        max_rounds: limit on the number of rounds. If it is reached, the error may exceed `tolerance`.
 
     Example:
         >>> import holdfast as hf
@@ -111,7 +111,9 @@ def worst_case_method(worst_case: str | WorstCase) -> WorstCase:
 def check_method(method: WorstCase, table: Table) -> None:
     """Raise a ValueError if a method does not support the model."""
     if table.horizon is not None and not isinstance(method, Dual):
-        raise ValueError("worst_case: with a horizon there is only 'dual', one exact backward pass")
+        raise ValueError(
+            "worst_case: models with a horizon support 'dual' only (one exact backward pass)"
+        )
     if table.is_large and not isinstance(method, Dual):
         raise ValueError(f"worst_case: only 'dual' supports lists of over {DENSE_STATES} states")
     is_kl = isinstance(table.uncertainty, KL)

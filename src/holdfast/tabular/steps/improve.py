@@ -7,11 +7,11 @@ from jaxtyping import Array, Float
 
 from holdfast._support.compilation import compiled
 from holdfast._support.roots import increasing_root
-from holdfast.tabular.steps.project import MET, projection_multipliers
+from holdfast.tabular.steps.project import CONSTRAINT_TOLERANCE, projection_multipliers
 from holdfast.tabular.steps.tilted_policy import PolicyUpdate, TiltedPolicies
 
-# Largest coefficient, in units of one over the span of the feature's mean. If δ allows the policy
-# to take the maximisers only, no finite tilt does; this one agrees with that limit to seven digits.
+# Largest coefficient, in units of one over the span of the feature's mean. If δ is large enough for the
+# greedy policy, no finite tilt attains it; this coefficient agrees with the limit to seven digits.
 STRONGEST_TILT = 1e7
 # Relative accuracy of the KL at the end of `improve_within` and `recover`: above the rounding of a
 # sum over states, and small enough not to show in the policy.
@@ -26,10 +26,11 @@ def improve(tilts: TiltedPolicies, delta: Float[Array, ""]) -> Float[Array, " n"
     """Return the coefficients of π_{k+½}, the policy improvement of equation (13).
 
     max over π of E_{d^r, π}[A^r] subject to E_{d^r}[KL(π‖π_k)] ≤ δ. The solution is π ∝ π_k·exp(A^r/τ)
-    with one temperature τ for all states, found by one-dimensional root finding.
+    with one temperature τ = 1/c_0 for all states, found by one-dimensional root finding. The policy
+    itself is `tilts.policy(c)`. The coefficients c are not the paper's c, which is the utility.
 
     Arguments:
-        tilts: the tilts of π_k.
+        tilts: the family π_c around π_k.
         delta: trust region δ.
     """
     return along(tilts, jnp.zeros(len(tilts.features)).at[0].set(1.0), delta)
@@ -60,12 +61,12 @@ def improve_within(
 ) -> PolicyUpdate:
     """Return CPO's update, equation (8): improvement and constraints in one problem.
 
-    For each weight η of the reward, the solution without the trust region is a projection. Its KL grows
-    with η, so η is found by root finding, as in `improve`. If the solution at η = 0 is already further
-    than δ from π_k, no policy in the trust region meets the constraints.
+    For each weight c_0 of the reward, the solution without the trust region is a projection. Its KL
+    grows with c_0, so c_0 is found by root finding, as in `improve`. If the solution at c_0 = 0 is
+    already further than δ from π_k, no policy in the trust region meets the constraints.
 
     Arguments:
-        tilts: the tilts of π_k.
+        tilts: the family π_c around π_k.
         delta: trust region δ.
         accuracy: relative accuracy of the KL.
     """
@@ -75,21 +76,21 @@ def improve_within(
         return PolicyUpdate(tilts.policy(c), c, jnp.array(True))
     start, met = projection_multipliers(tilts, zero)
     nearest = zero.at[1:].set(start)
-    met = met & (tilts.moments(nearest).kl <= delta * (1 + MET))
+    met = met & (tilts.moments(nearest).kl <= delta * (1 + CONSTRAINT_TOLERANCE))
 
-    def kl_and_slope(eta: Array) -> tuple[Array, Array, tuple[Array, Array]]:
-        c = zero.at[0].set(eta)
+    def kl_and_slope(weight: Array) -> tuple[Array, Array, tuple[Array, Array]]:
+        c = zero.at[0].set(weight)
         multipliers, kept_within = projection_multipliers(tilts, c)
         c = c.at[1:].set(multipliers)
         moments = tilts.moments(c)
-        # Along this path the active constraints stay met, which leaves dKL = η·dE[A^r].
+        # Along this path the active constraints stay met, which leaves dKL = c_0·dE[A^r].
         active = c[1:] > 0
         cross = jnp.where(active, moments.covariance[0, 1:], 0.0)
         inner = jnp.where(
             active[:, None] & active[None, :], moments.covariance[1:, 1:], jnp.eye(len(active))
         )
         kept = jnp.linalg.lstsq(inner, cross)[0]
-        slope = eta * jnp.maximum(moments.covariance[0, 0] - cross @ kept, 0.0)
+        slope = weight * jnp.maximum(moments.covariance[0, 0] - cross @ kept, 0.0)
         return moments.kl, slope, (c, kept_within)
 
     size = tilts.span(tilts.features[0])

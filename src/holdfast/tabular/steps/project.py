@@ -13,20 +13,20 @@ from holdfast._support.compilation import compiled
 from holdfast._support.roots import increasing_root
 from holdfast.tabular.steps.tilted_policy import PolicyUpdate, TiltedPolicies
 
-# Linearised constraints count as met up to this share of their scale. A state that only the kernel of a
+# Tolerance of linearised constraints, relative to their scale. A state that only the kernel of a
 # constraint reaches has logits of up to 1e9. Their rounding moves its row by 1e-7, and the constraint by
 # some 2e-8 of its scale.
-MET = 1e-7
+CONSTRAINT_TOLERANCE = 1e-7
 # Accuracy of the multipliers' gradients, relative to 1 + |needed|: a few hundred rounding errors.
 _ACCURACY = 1e-13
 # The dual is flat within this relative difference, some 50 rounding errors; there the gradient decides.
 _FLAT = 1e-14
 # Range of a first guess of one multiplier, far from the ends of the range of doubles.
 _LEAST_GUESS, _LARGEST_GUESS = 1e-150, 1e100
-# Logits up to `_FIRST_HEAT` are left as they are at first, and `_COOLING` times larger ones in each
-# stage. exp(−100) is 4e-44: beyond, a state's log-partition is a maximum of linear functions to all
-# digits.
-_FIRST_HEAT, _COOLING = 1e2, 8
+# Continuation: logits above `_FIRST_SCALE` are scaled down to it at first, and each stage multiplies
+# this limit by `_GROWTH`. exp(−100) is 4e-44: beyond, a state's log-partition is a maximum of linear
+# functions to all digits.
+_FIRST_SCALE, _GROWTH = 1e2, 8
 # A stage that is not the last ends at this accuracy, or after this many steps.
 _STAGE_ACCURACY, _STAGE_STEPS = 1e-3, 20
 # Limit on the steps of the last stage. Newton takes about ten; nearly dependent constraints take more.
@@ -42,11 +42,11 @@ def project(tilts: TiltedPolicies, c: Float[Array, " n"]) -> PolicyUpdate:
     """Return π_{k+1}, the projection of equation (16).
 
     min over π of E_{d^r}[KL(π‖π_c)] subject to V_i + E_{d^i, π}[A^i]/(1−γ) ≥ d_i. The solution is
-    π ∝ π_c·exp(Σ_i ν_i (d^i/d^r) A^i), with multipliers ν ≥ 0 from the concave dual. The paper's (16)
-    drops the factor 1/(1−γ), which its own (8) has.
+    π ∝ π_c·exp(Σ_i ν_i Φ_i), Φ_i = (d^i/d^r)·A^i/(1−γ), with multipliers ν ≥ 0 from the concave dual
+    problem. The paper's (16) drops the factor 1/(1−γ), which its own (8) has.
 
     Arguments:
-        tilts: the tilts of π_k.
+        tilts: the family π_c around π_k.
         c: coefficients of π_{k+½}.
     """
     multipliers, met = projection_multipliers(tilts, c)
@@ -71,7 +71,7 @@ def are_met(tilts: TiltedPolicies, mean: Float[Array, " m"]) -> Bool[Array, ""]:
     sizes = jax.vmap(tilts.span)(tilts.features[1:])
     finite = jnp.isfinite(tilts.needed)
     scale = jnp.where(finite, jnp.maximum(jnp.abs(tilts.needed), sizes), sizes)
-    return jnp.all(mean >= tilts.needed - MET * jnp.maximum(scale, 1.0))
+    return jnp.all(mean >= tilts.needed - CONSTRAINT_TOLERANCE * jnp.maximum(scale, 1.0))
 
 
 def _one_multiplier(tilts: TiltedPolicies, c: Array, needed: Array) -> tuple[Array, Array]:
@@ -120,7 +120,7 @@ class _DualSearch(NamedTuple):
 
     point: _DualPoint
     reach: Float[Array, ""]
-    heat: Float[Array, ""]
+    limit: Float[Array, ""]
     done: Bool[Array, ""]
     steps: Int[Array, ""]
 
@@ -152,8 +152,8 @@ def several_multipliers(
         sharpness = widths.max(0) * total
     scale = 1 + jnp.abs(target).max()
 
-    def look(nu: Array, heat: Array) -> _DualPoint:
-        shrink = jnp.minimum(1.0, heat / jnp.maximum(sharpness, tiny))
+    def look(nu: Array, limit: Array) -> _DualPoint:
+        shrink = jnp.minimum(1.0, limit / jnp.maximum(sharpness, tiny))
         moments, potential = tilts.smoothed(c.at[1:].add(nu), shrink)
         gradient = jnp.where(asked, target - moments.mean[1:], -1.0)
         if total is not None:
@@ -185,9 +185,9 @@ def several_multipliers(
         return moved if total is None else moved * (total / moved.sum())
 
     def body(search: _DualSearch) -> _DualSearch:
-        point, last = search.point, jnp.all(sharpness <= search.heat)
+        point, last = search.point, jnp.all(sharpness <= search.limit)
         goal = jnp.where(last, _ACCURACY, _STAGE_ACCURACY) * scale
-        proposal = look(step_from(point, search.reach), search.heat)
+        proposal = look(step_from(point, search.reach), search.limit)
         slope, new_slope = jnp.abs(point.gradient).max(), jnp.abs(proposal.gradient).max()
         flat = proposal.value >= point.value - _FLAT * (1 + jnp.abs(point.value))
         better = (proposal.value > point.value) | (flat & (new_slope <= 0.5 * slope))
@@ -199,17 +199,17 @@ def several_multipliers(
         settled = (jnp.minimum(slope, new_slope) <= goal) | (reach < _LEAST_REACH)
         settled = settled | (~last & (search.steps >= _STAGE_STEPS))
         next_stage = settled & ~last
-        heat = jnp.where(next_stage, search.heat * _COOLING, search.heat)
-        point = lax.cond(next_stage, lambda: look(point.nu, heat), lambda: point)
+        limit = jnp.where(next_stage, search.limit * _GROWTH, search.limit)
+        point = lax.cond(next_stage, lambda: look(point.nu, limit), lambda: point)
         return _DualSearch(
             point,
             jnp.where(next_stage, _FIRST_REACH, reach),
-            heat,
+            limit,
             last & (settled | (search.steps >= _MOST_STEPS)),
             jnp.where(next_stage, 0, search.steps + 1),
         )
 
-    heat, reach = jnp.array(_FIRST_HEAT), jnp.array(_FIRST_REACH)
-    start = _DualSearch(look(origin, heat), reach, heat, jnp.array(False), jnp.array(0))
+    limit, reach = jnp.array(_FIRST_SCALE), jnp.array(_FIRST_REACH)
+    start = _DualSearch(look(origin, limit), reach, limit, jnp.array(False), jnp.array(0))
     found = lax.while_loop(lambda search: ~search.done, body, start)
     return found.point.nu, found.point.mean

@@ -23,7 +23,7 @@ def recover(tilts: TiltedPolicies, delta: Float[Array, ""]) -> PolicyUpdate:
     its projection (16) has no solution here.
 
     Arguments:
-        tilts: the tilts of π_k.
+        tilts: the family π_c around π_k.
         delta: trust region δ.
     """
     if len(tilts.needed) == 1:

@@ -38,7 +38,7 @@ _REPROJECTIONS = 6
 _SHRINK = 0.25
 # Trust region at which the search ends: a step of length √δ ≈ 3e-6 gains less than `_LEAST_GAIN`.
 _LEAST_TRUST_REGION = 1e-11
-# Least gain of a step of (8), relative to max(1, |reward|): ten times what evaluations may be wrong by.
+# Least gain of a step of (8), relative to max(1, |reward|): ten times the error of an evaluation.
 _LEAST_GAIN = 1e-9
 # Number of refused policies whose worst-case kernels are kept as cuts. Each adds m + 1 constraints
 # to (8).

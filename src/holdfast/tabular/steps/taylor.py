@@ -23,7 +23,7 @@ def taylor_update(tilts: TiltedPolicies, delta: Float[Array, ""]) -> PolicyUpdat
     quadratic program in their multipliers.
 
     Arguments:
-        tilts: the tilts of π_k with second-order moments (`step="taylor"`).
+        tilts: the family π_c around π_k with second-order moments (`step="taylor"`).
         delta: trust region δ.
     """
     if len(tilts.needed) != 1:

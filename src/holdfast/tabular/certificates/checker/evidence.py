@@ -80,7 +80,7 @@ def number(value: Any, where: str) -> Fraction:
 def check_claim(
     record: Record, name: str, where: str, proved: Fraction, *, at_most: bool
 ) -> Fraction:
-    """Return a claimed number that does not flatter: at most, or at least, what is proved."""
+    """Return a claimed bound, after checking that it is not tighter than the proved bound."""
     claimed = number(record.get(name), f"{where}: {name}")
     fits = claimed <= proved if at_most else claimed >= proved
     require(fits, f"{where}: {name} is claimed as {record[name]}, proved {float(proved)}")
@@ -103,7 +103,7 @@ def whole(value: Any, count: int, where: str, least: int = 0) -> int:
 
 
 class KnownRegion(NamedTuple):
-    """What is known in a node.
+    """Bounds of a node on action probabilities and on ratios of visits.
 
     Attributes:
         low: lower ends of π, in units of 2⁻²⁰.
@@ -181,7 +181,7 @@ class ExactProgram:
         return KnownRegion(low, [1 << _GRID] * len(low), {}, self.ranges[0][1])
 
     def part(self, region: KnownRegion, place: int, point: int, above: bool) -> KnownRegion | None:
-        """Return what is above, or below, a point, with the box as small as possible; None if empty."""
+        """Return the part of the region above or below a point, with the tightest box; None if empty."""
         cone = place - len(self.pairs)
         if cone >= 0:
             return region._replace(ends=region.ends | {2 * cone + (not above): (point, 0)})
@@ -252,8 +252,8 @@ def replay(
         program: the linear program.
         region: what is known at the beginning.
         node: the record of a node, with its parts inside.
-        settle: function of a step, its proved bound and its place in words. It returns the bound to use,
-            which is not below the proved one.
+        settle: function of a step, its proved bound and its location as text. It returns the bound to
+            use, which is at least the proved one.
         where: the node in words.
     """
     moved: dict[int, tuple[int, int]] = {}

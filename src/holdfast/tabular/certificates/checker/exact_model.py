@@ -79,7 +79,7 @@ class ExactModel:
     """A model with rational numbers, and every constraint as a utility.
 
     With a horizon of H steps, state s at step t < H is the state t·S + s, and nothing follows the last
-    step. The mean of a step is the sum of a signal that is divided by the number of steps.
+    step. The average per step is the sum of a signal that is divided by the number of steps.
 
     Attributes:
         kind: name of the uncertainty set.
@@ -152,7 +152,7 @@ def read_model(path: str | os.PathLike[str]) -> ExactModel:
 def _exact(header: Record, arrays: dict[str, np.ndarray]) -> ExactModel:
     horizon, limits, gamma = header.get("horizon"), header["constraints"], header["discount"]
     known = all(set(limit) <= _CONSTRAINT for limit in limits)
-    require(known, "the checker knows sums and means of a step, and no reach rules")
+    require(known, "the checker supports sums and averages per step, and no reach rules")
     known = header["format"] == _FORMAT and set(header) - {"about", "horizon"} == _HEADER
     require(known, f"expected the format {_FORMAT!r} with the fields {sorted(_HEADER)}")
     given, steps, discount = header["uncertainty"], header.get("horizon", 1), Fraction(gamma)
@@ -320,7 +320,7 @@ def lower_bound(model: ExactModel, row: ExactRow, y: Vector, multiplier: Fractio
 def member(
     model: ExactModel, row: ExactRow, moves: Sequence[tuple[int, int, Fraction]]
 ) -> list[Fraction] | None:
-    """Return the row q that moves of probability make of p, or None if q is not in the set.
+    """Return the row q that results from p by the moves, or None if q is not in the set.
 
     Arguments:
         model: the model.
