@@ -168,8 +168,8 @@ def nominal_values():
 def pytest_configure(config):
     """Share one folder of compiled programs between all processes of a test session.
 
-    Half of the time of the tests is compilation. Programs are not optimised, except in tests with the
-    mark `optimised` and in `make campaign`. Set HOLDFAST_TEST_CACHE to keep the folder between sessions.
+    Most of the time of the tests goes into compilation. Programs that play simulators are not optimised;
+    `make campaign` optimises them. Set HOLDFAST_TEST_CACHE to keep the folder between sessions.
     """
     folder = os.environ.get("HOLDFAST_TEST_CACHE")
     if not hasattr(config, "workerinput"):
@@ -185,14 +185,6 @@ def pytest_configure(config):
     for name in ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"):
         value = os.environ[name.upper()]
         jax.config.update(name, float(value) if name.endswith("secs") else value)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item):
-    """Compile the programs of a test with the mark `optimised` as they are for users."""
-    if "HOLDFAST_CAMPAIGN" not in os.environ:
-        optimised = item.get_closest_marker("optimised")
-        os.environ["HOLDFAST_COMPILE"] = "" if optimised else "quick"
 
 
 def pytest_collection_modifyitems(config, items):

@@ -20,29 +20,20 @@ def test_a_compiled_function_is_part_of_the_program_that_calls_it():
 
 def test_options_that_xla_does_not_know_are_left_out(monkeypatch):
     monkeypatch.setitem(compilation._QUICK, "cpu", {"xla_no_such_option": 1})
-    assert compilation._options.__wrapped__("cpu", quick=False) == {}
+    assert compilation._options.__wrapped__("cpu") == {}
 
 
 def test_options_of_the_user_have_priority(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=true")
-    assert compilation._options.__wrapped__("cpu", quick=False) == {}
+    assert compilation._options.__wrapped__("cpu") == {}
 
 
-def test_programs_are_optimised_unless_they_are_to_compile_quickly(monkeypatch):
-    """Both kinds of a function may be in one process."""
-    chosen = []
-    monkeypatch.setattr(compilation, "_options", lambda _, quick: chosen.append(quick) or {})
-    function = compilation.compiled(lambda x: x + 1)
-    for quick in ("quick", "", "quick"):
-        monkeypatch.setenv("HOLDFAST_COMPILE", quick)
-        assert function(jnp.array(1.0)) == 2
-    assert chosen == [True, False]
-    monkeypatch.undo()
-    levels = [
-        compilation._options("cpu", quick).get("xla_backend_optimization_level")
-        for quick in (True, False)
-    ]
-    assert levels == [0, None]
+def test_a_simulation_is_optimised_unless_it_is_to_compile_quickly(monkeypatch):
+    monkeypatch.delenv("HOLDFAST_COMPILE")
+    options = compilation._options_of_simulations.__wrapped__
+    assert options("cpu") == compilation._options("cpu")
+    monkeypatch.setenv("HOLDFAST_COMPILE", "quick")
+    assert options("cpu")["xla_backend_optimization_level"] == 0
 
 
 SCRIPT = """

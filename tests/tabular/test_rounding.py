@@ -14,8 +14,6 @@ from holdfast.model.table import layout_of
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
 from holdfast.tabular.evaluate import ConstraintEvaluation
 
-pytestmark = pytest.mark.optimised
-
 STATES, ACTIONS = 5, 2
 TINY = np.finfo(float).tiny
 SEEDS = range(300 if os.environ.get("HOLDFAST_CAMPAIGN") else 6)

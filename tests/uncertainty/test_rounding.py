@@ -9,8 +9,6 @@ from tests.extended_precision import LONG_EPS, least_row_value
 import holdfast as hf
 from holdfast.model.checks import normalised
 
-pytestmark = pytest.mark.optimised
-
 ROWS, WIDTH = 64, 5
 TINY, EPS = np.finfo(float).tiny, np.finfo(float).eps
 SEEDS = range(200 if os.environ.get("HOLDFAST_CAMPAIGN") else 2)

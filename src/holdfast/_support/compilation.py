@@ -23,7 +23,7 @@ _QUICK: dict[str, dict[str, Any]] = {
     "cpu": {"xla_cpu_use_fusion_emitters": False},
     "gpu": {"xla_gpu_autotune_level": 0},
 }
-# Half of the compilation on a CPU is optimisation, and three quarters if a simulator is played.
+# A program that plays a simulator is large, and three quarters of its compilation are optimisation.
 _UNOPTIMISED: dict[str, dict[str, Any]] = {"cpu": {"xla_backend_optimization_level": 0}}
 # Largest size of the folder of compiled programs, some thousand of them.
 _LARGEST_FOLDER = 1 << 30
@@ -32,29 +32,46 @@ _LARGEST_FOLDER = 1 << 30
 def compiled(function: Callable[P, T]) -> Callable[P, T]:
     """Return `eqx.filter_jit(function)` with options that compile quickly.
 
-    If HOLDFAST_COMPILE is "quick", a CPU's program is not optimised: it is ready two to three times
-    sooner and runs two to three times longer, which pays for the short runs of tests. Options in
-    XLA_FLAGS have priority. Inside another compiled function the function is traced as part of it.
+    Options that are set in XLA_FLAGS have priority. Inside another compiled function the function is
+    traced as part of it.
     """
+    return _compiled(function, _options)
 
+
+def compiled_simulation(function: Callable[P, T]) -> Callable[P, T]:
+    """Return `compiled(function)`, for a function that plays a simulator.
+
+    If HOLDFAST_COMPILE is "quick", a CPU's program is not optimised: it is ready three times sooner and
+    runs three times longer, which pays for the short runs of tests.
+    """
+    return _compiled(function, _options_of_simulations)
+
+
+def _compiled(function: Callable[P, T], options: Callable[[str], dict[str, Any]]) -> Callable[P, T]:
     @functools.cache
-    def program(backend: str, quick: bool) -> Callable[P, T]:
-        options: Any = {"compiler_options": _options(backend, quick)}
-        return eqx.filter_jit(function, **options)
+    def program(backend: str) -> Callable[P, T]:
+        quick: Any = {"compiler_options": options(backend)}
+        return eqx.filter_jit(function, **quick)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             return function(*args, **kwargs)
-        quick = os.environ.get("HOLDFAST_COMPILE") == "quick"
-        return program(jax.default_backend(), quick)(*args, **kwargs)
+        return program(jax.default_backend())(*args, **kwargs)
 
     return call
 
 
 @functools.cache
-def _options(backend: str, quick: bool) -> dict[str, Any]:
-    return _known(_QUICK.get(backend, {}) | (_UNOPTIMISED.get(backend, {}) if quick else {}))
+def _options(backend: str) -> dict[str, Any]:
+    return _known(_QUICK.get(backend, {}))
+
+
+@functools.cache
+def _options_of_simulations(backend: str) -> dict[str, Any]:
+    if os.environ.get("HOLDFAST_COMPILE") != "quick":
+        return _options(backend)
+    return _known(_QUICK.get(backend, {}) | _UNOPTIMISED.get(backend, {}))
 
 
 def _known(wanted: dict[str, Any]) -> dict[str, Any]:

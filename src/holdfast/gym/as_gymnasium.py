@@ -18,7 +18,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike
 
 from holdfast._support.arguments import check_choice
-from holdfast._support.compilation import compiled
+from holdfast._support.compilation import compiled_simulation
 from holdfast.environments import MODELS
 from holdfast.environments.gathering import ARENA
 from holdfast.environments.point_gather import PointGather
@@ -158,9 +158,9 @@ class SimulatorEnv(gymnasium.Env):
             if isinstance(space, Box)
             else spaces.Discrete(space.count)
         )
-        self._reset = compiled(simulator.reset)
-        self._step = compiled(simulator.step)
-        self._probabilities = compiled(simulator.outcome_probabilities)
+        self._reset = compiled_simulation(simulator.reset)
+        self._step = compiled_simulation(simulator.step)
+        self._probabilities = compiled_simulation(simulator.outcome_probabilities)
         self._state: Any = None
         # The trajectory, kept only for pictures.
         self._states: list[Any] = []

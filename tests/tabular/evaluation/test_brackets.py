@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from tests.tabular.evaluation.bracket_cases import KINDS, compared, width
 
-pytestmark = pytest.mark.optimised
-
 CAMPAIGN = "HOLDFAST_CAMPAIGN" in os.environ
 # Models of one kind of set, each with two signals, in parts that worker processes can divide. The
 # campaign has 9 · 14 · 400 · 2 = 100,800 evaluations; `benchmarks/brackets.py` prints the same.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import holdfast as hf
-from holdfast._support.compilation import compiled
+from holdfast._support.compilation import compiled_simulation
 from holdfast.environments.gathering import APPLES, ARENA
 from holdfast.environments.point_gather import PointGather
 from holdfast.environments.point_gather_episode import Episode
@@ -69,7 +69,7 @@ def _against_adversaries(folder: Path, env: PointGather) -> dict[str, Episode]:
     return found
 
 
-@compiled
+@compiled_simulation
 def _play(
     env: PointGather, learner: Learner, index: jax.Array, key: jax.Array
 ) -> tuple[Batch, Any, jax.Array]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from holdfast._support.compilation import compiled
+from holdfast._support.compilation import compiled_simulation
 from holdfast._support.devices import row, side_by_side
 from holdfast.simulators.environment import (
     Action,
@@ -145,7 +145,7 @@ def played_length(horizon: int, discounts: Sequence[float], bootstrap: bool) -> 
     return max(horizon, math.ceil(math.log(_REMAINDER) / math.log(slowest)) if slowest > 0 else 1)
 
 
-@compiled
+@compiled_simulation
 def watch(frozen: FrozenPolicy, key: PRNGKeyArray) -> Sight:
     """Return the inputs of adversaries and critics, with normalisers fitted to nominal episodes."""
     env = frozen.env
@@ -176,7 +176,7 @@ class Targets(NamedTuple):
     key: PRNGKeyArray
 
 
-@compiled
+@compiled_simulation
 def train_attackers(
     frozen: FrozenPolicy,
     sight: Sight,
@@ -261,7 +261,7 @@ def _play(
     return returns.reshape(rounds * at_once, -1)[:episodes]
 
 
-play = compiled(_play)
+play = compiled_simulation(_play)
 
 
 def _sight(frozen: FrozenPolicy) -> Sight:

@@ -33,7 +33,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float
 
-from holdfast._support.compilation import compiled
+from holdfast._support.compilation import compiled_simulation
 from holdfast.simulators.certificates.attack import FrozenPolicy
 from holdfast.simulators.certificates.bounded_signal import BoundedSignal
 from holdfast.simulators.certificates.step_functions import PATIENCE, StepFunctions
@@ -200,10 +200,10 @@ def excess(work: Bounding, functions: StepFunctions, key: Array, episodes: int) 
     return Excess(w, u0, total - place.left, outside.sum(), misfits.sum() / lived.sum())
 
 
-measured_excess = compiled(excess)
+measured_excess = compiled_simulation(excess)
 
 
-@compiled
+@compiled_simulation
 def first_values(
     work: Bounding, functions: StepFunctions, key: Array, episodes: int
 ) -> Float[Array, " episodes"]:
@@ -214,7 +214,7 @@ def first_values(
     return functions.u(jax.vmap(env.features)(states), jnp.zeros(()), left, work.signal.total)
 
 
-@compiled
+@compiled_simulation
 def attacked_costs(
     work: Bounding, functions: StepFunctions, key: Array, episodes: int
 ) -> Float[Array, " episodes"]:
@@ -250,7 +250,7 @@ def attacked_costs(
     return signal.total - place.left
 
 
-@compiled
+@compiled_simulation
 def learn(
     work: Bounding,
     functions: StepFunctions,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from holdfast._support.compilation import compiled
+from holdfast._support.compilation import compiled_simulation
 from holdfast._support.devices import row, side_by_side, whole
 from holdfast.registry import SIMULATOR_ALGORITHMS, Algorithm
 from holdfast.simulators.environment import Environment
@@ -305,7 +305,7 @@ def first_learners(
     return _created(plan, env, (radius, jnp.asarray(limits, jnp.float32), trust_region), keys)
 
 
-@compiled
+@compiled_simulation
 def _created(plan: Plan, env: Environment, numbers: RunNumbers, keys: Array) -> Learner:
     learners = side_by_side(lambda key: Learner.create(plan, env, numbers, key), keys)
     # Strong types, as in a checkpoint that was read back: both use one compiled program.
@@ -334,7 +334,7 @@ def read_learners(folder: Path, env: Environment) -> Learner:
     return checkpoint.load_learners(folder, description, shapes)[0]
 
 
-@compiled
+@compiled_simulation
 def iterations(
     algorithm: Algorithm, plan: Plan, most: int, env: Environment, learners: Learner, count: Array
 ) -> tuple[Learner, Metrics]:
