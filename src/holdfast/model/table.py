@@ -34,6 +34,9 @@ from holdfast.uncertainty import UncertaintySet
 
 # Lists of more states than this are evaluated by sweeps; up to it, dense factors are faster.
 DENSE_STATES = 1024
+# Dense models of at least this many states are evaluated by quick sweeps over their rows. Below, an
+# evaluation takes a few milliseconds, and a second program would take longer to compile.
+WIDE_STATES = 256
 
 
 class Table(eqx.Module):
@@ -84,6 +87,12 @@ class Table(eqx.Module):
     def is_large(self) -> bool:
         """Whether the model is evaluated by sweeps over its successor lists."""
         return self.successors is not None and self.states > DENSE_STATES
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the model is evaluated by quick sweeps over dense rows."""
+        dense = self.successors is None and self.horizon is None
+        return dense and self.states >= WIDE_STATES
 
     def following(self, values: Float[Array, " S *rest"]) -> Float[Array, "..."]:
         """Return a function of the next state, in a shape that broadcasts to the probabilities."""

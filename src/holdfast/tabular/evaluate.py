@@ -16,8 +16,8 @@ from holdfast._support.threads import few_threads
 from holdfast.model import Constraint, Kernel, RobustCMDP, policy_of
 from holdfast.model.names import PolicyLike
 from holdfast.model.table import TableLayout, layout_of
-from holdfast.tabular.evaluation import sparse
 from holdfast.tabular.evaluation.certified import certified_errors
+from holdfast.tabular.evaluation.large import details, large_values
 from holdfast.tabular.evaluation.sparse import LargeValues
 from holdfast.tabular.evaluation.tilted_kernel import Tilted
 from holdfast.tabular.evaluation.values import PolicyValues
@@ -179,13 +179,12 @@ def evaluate(
     method = layout_features(layout, worst_case_method(worst_case))
     check_method(method, layout.table)
     padded = layout.pad_policy(policy_of(model, policy))
-    if layout.table.is_large and layout.table.horizon is None:
-        assert isinstance(method, Dual)
-        tolerance = sparse.TOLERANCE if method.tolerance is None else method.tolerance
-        large = sparse.evaluate(layout.table, padded, tolerance, method.max_rounds)
-        details = functools.partial(_large_array, layout, padded, large, {})
+    large_lists = layout.table.is_large and layout.table.horizon is None
+    if isinstance(method, Dual) and (large_lists or layout.table.is_wide):
+        large = large_values(layout.table, padded, method)
+        array = functools.partial(_large_array, layout, padded, large, {})
         kernel = functools.partial(_large_kernel, layout, large)
-        return _reported(layout, large.worst, large.nominal, large.error, details, kernel)
+        return _reported(layout, large.worst, large.nominal, large.error, array, kernel)
     nominal = nominal_values(layout.table, padded)
     worst = find_worst_case(layout.table, padded, method, start=nominal)
     errors = np.asarray(certified_errors(layout.table, padded, worst))
@@ -287,7 +286,7 @@ def _large_array(
     if name == "values":
         return layout.unpad(large.values[i])
     if i not in made:
-        found = sparse.details(layout.table.only(i), policy, large.values[i], large.multipliers[i])
+        found = details(layout.table.only(i), policy, large.values[i], large.multipliers[i])
         made[i] = [layout.unpad(array) for array in found]
     advantages, occupancy = made[i]
     return advantages if name == "advantages" else occupancy

@@ -52,8 +52,8 @@ class PolicyValues(eqx.Module):
         error: bound on the numerical error of `value`; in a worst case, on its distance from the
             minimum over the set.
         kernel: the worst-case kernel that the values belong to. None under the nominal kernel, and in
-            large models, whose kernels are too large to keep (`worst_case.worst_kernels` recomputes
-            them).
+            large and wide models, whose kernels are too large to keep (`worst_case.worst_kernels`
+            recomputes them).
         multipliers: nature's dual variables, from which the next search for a worst case may start;
             None where no worst case was searched for.
     """
@@ -127,6 +127,8 @@ def mean_signal(
     signal: Float[Array, "S A J"], policy: Float[Array, "S A"], kernel: Float[Array, "S A K"]
 ) -> Float[Array, " S"]:
     """Return r_π(s), the mean of a signal in each state."""
+    if signal.shape[-1] == 1:
+        return (policy * signal[..., 0]).sum(-1)
     return (policy[..., None] * kernel * signal).sum((-2, -1))
 
 
