@@ -16,10 +16,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from holdfast._support.compilation import compiled
 from holdfast.model.table import Table
+from holdfast.tabular.evaluation.blocks import by_blocks
 from holdfast.tabular.evaluation.iterative import fixed_point
 from holdfast.tabular.evaluation.rounding import is_silent, reached_states
 from holdfast.tabular.evaluation.values import (
-    by_blocks,
     chain,
     factorise,
     mean_signal,
