@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
@@ -14,8 +17,9 @@ from jaxtyping import Array
 from holdfast._support.arguments import check_whole_number
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
-_AXIS, _WHOLE = "episodes", PartitionSpec()
+_AXIS, _WHOLE = "parts", PartitionSpec()
 
 
 def side_by_side(function: Callable[..., Any], *arrays: Any) -> Any:
@@ -47,6 +51,18 @@ def check_devices(count: int) -> None:
 def over_devices(count: int) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which `spread` divides arrays over `count` devices."""
     return contextlib.nullcontext() if count == 1 else jax.set_mesh(_mesh(count))
+
+
+def over_given_devices(verb: F) -> F:
+    """Return a verb with an argument `devices`, which runs in `over_devices`."""
+
+    @functools.wraps(verb)
+    def wrapped(*args: Any, devices: int = 1, **kwargs: Any) -> Any:
+        check_devices(devices)
+        with over_devices(devices):
+            return verb(*args, devices=devices, **kwargs)
+
+    return wrapped  # type: ignore[return-value]
 
 
 def on_devices(tree: Any, count: int) -> Any:
@@ -81,3 +97,63 @@ def spread(tree: Any, axis: int = 0) -> Any:
         return lax.with_sharding_constraint(leaf, PartitionSpec(*[None] * axis, _AXIS))
 
     return tree if count == 1 else jax.tree.map(divided, tree)
+
+
+def padded_for_devices(rows: int) -> int:
+    """Return a number of rows rounded up, so that every device of `over_devices` has as many.
+
+    Each has a multiple of 128, the rows that one block of a GPU kernel takes.
+    """
+    unit = 128 * device_count()
+    return -(-rows // unit) * unit
+
+
+def placed(array: np.ndarray, axis: int = 0) -> Array:
+    """Return a NumPy array on the device, or on those of `over_devices`, each with its part of one axis.
+
+    An axis whose length is not a multiple of the devices is copied to all of them.
+    """
+    count = device_count()
+    if count == 1:
+        return jnp.asarray(array)
+    spec = _WHOLE if array.shape[axis] % count else PartitionSpec(*[None] * axis, _AXIS)
+    return jax.device_put(array, NamedSharding(_mesh(count), spec))
+
+
+def in_parts(
+    function: Callable[..., Any], divided: Any, axes: Any, *shared: Any, result_axis: int
+) -> Any:
+    """Return function(divided, *shared), for which every device works on its part of an axis.
+
+    The function sees the part alone, and returns the part of the result.
+
+    Arguments:
+        function: function of pytrees.
+        divided: arrays to divide.
+        axes: for every array of `divided`, the axis to divide, or None to share it.
+        *shared: arrays that all devices share. They are brought together if they are divided.
+        result_axis: the divided axis of every array of the result.
+    """
+    if device_count() == 1:
+        return function(divided, *shared)
+
+    def along(leaf: Any, axis: int | None) -> PartitionSpec:
+        return _WHOLE if axis is None else PartitionSpec(*[None] * (axis % leaf.ndim), _AXIS)
+
+    leaves, structure = jax.tree.flatten(divided)
+    specs = jax.tree.leaves(jax.tree.map(along, divided, axes), is_leaf=_is_spec)
+
+    def apply(leaves: list[Array], *shared: Any) -> Any:
+        return function(jax.tree.unflatten(structure, leaves), *shared)
+
+    found = jax.eval_shape(apply, leaves, *shared)
+    return jax.shard_map(
+        apply,
+        in_specs=(specs, *[_WHOLE] * len(shared)),
+        out_specs=jax.tree.map(lambda leaf: along(leaf, result_axis), found),
+        check_vma=False,  # loops of the library start from constants, which are on all devices
+    )(leaves, *shared)
+
+
+def _is_spec(node: Any) -> bool:
+    return isinstance(node, PartitionSpec)

@@ -63,6 +63,8 @@ class SolveCommand:
     """Largest number of nodes of branch and bound in the certificate."""
     deterministic: bool = False
     """Return a policy with one action in every state, and say what that costs."""
+    devices: Annotated[int, arg(metavar="N")] = 1
+    """Number of devices that share the states of a large model of successor lists."""
     out: Annotated[str, option("DIR", "runs/solve/MODEL-ALGORITHM-seed-N")] = ""
     """Folder for the results."""
 
@@ -88,6 +90,7 @@ class SolveCommand:
             arguments = {"seed": self.seed, **settings.arguments(), "nodes": self.nodes}
             arguments["deterministic"] = self.deterministic
             search = {**arguments, "certify": self.certify, "callback": callback}
+            search["devices"] = self.devices
             solution = hf.solve(model, self.algorithm, **search)
         record = {"environment": name, "algorithm": self.algorithm, **arguments}
         record["uncertainty"] = self.uncertainty.to_dict()

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from holdfast._support.devices import device_count, padded_for_devices, placed
 from holdfast._support.mappings import make_room
 from holdfast._support.precision import float64
 from holdfast.model.allowed import only_allowed
@@ -34,6 +35,9 @@ from holdfast.uncertainty import UncertaintySet
 
 # Lists of more states than this are evaluated by sweeps; up to it, dense factors are faster.
 DENSE_STATES = 1024
+# Dense models of at least this many states are evaluated by quick sweeps over their rows. Below, an
+# evaluation takes a few milliseconds, and a second program would take longer to compile.
+WIDE_STATES = 256
 
 
 class Table(eqx.Module):
@@ -84,6 +88,12 @@ class Table(eqx.Module):
     def is_large(self) -> bool:
         """Whether the model is evaluated by sweeps over its successor lists."""
         return self.successors is not None and self.states > DENSE_STATES
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the model is evaluated by quick sweeps over dense rows."""
+        dense = self.successors is None and self.horizon is None
+        return dense and self.states >= WIDE_STATES
 
     def following(self, values: Float[Array, " S *rest"]) -> Float[Array, "..."]:
         """Return a function of the next state, in a shape that broadcasts to the probabilities."""
@@ -163,7 +173,7 @@ class TableLayout:
         padded = np.zeros(self.table.probabilities.shape[:2])
         padded[:, :actions] = 1 / actions
         padded[:states, :actions] = policy
-        return jnp.asarray(padded)
+        return placed(padded)
 
     def unpad_policy(self, policy: Array) -> Float[np.ndarray, "*H S A"]:
         """Return a policy of the table as a policy of the model, on its allowed actions."""
@@ -230,12 +240,15 @@ class TableLayout:
 
 
 def layout_of(model: RobustCMDP) -> TableLayout:
-    """Return the layout of a model, which is made once and kept with the model."""
-    cached = model.__dict__.get("_table_layout")
-    if cached is None:
-        cached = _lay_out(model) if model.horizon is None else _lay_out_steps(model)
-        model.__dict__["_table_layout"] = cached
-    return cached
+    """Return the layout of a model, which is made once and kept with the model.
+
+    On several devices every one has its own states.
+    """
+    kept = model.__dict__.setdefault("_table_layouts", {})
+    count = device_count()
+    if count not in kept:
+        kept[count] = _lay_out(model) if model.horizon is None else _lay_out_steps(model)
+    return kept[count]
 
 
 @float64
@@ -251,6 +264,8 @@ def _lay_out(model: RobustCMDP) -> TableLayout:
     dense = successors is None
     shape = states, actions, width
     larger = padded_shape(states, actions, width, dense)
+    if device_count() > 1:
+        larger = (padded_for_devices(larger[0]), *larger[1:])
     confined = uncertainty.padded(states, larger[-1])
     if confined is not None:
         shape, uncertainty = larger, confined
@@ -300,13 +315,16 @@ def _lay_out(model: RobustCMDP) -> TableLayout:
     initial = np.zeros(shape[0])
     initial[:states] = model.initial
     table = Table(
-        probabilities=jnp.asarray(p),
-        successors=None if lists is None else jnp.asarray(lists),
-        signals=jnp.asarray(stacked),
+        probabilities=placed(p),
+        successors=None if lists is None else placed(lists),
+        signals=placed(stacked, 1),
         thresholds=jnp.asarray([c.utility_threshold for c in model.constraints], jnp.float64),
-        initial=jnp.asarray(initial),
+        initial=placed(initial),
         discount=jnp.asarray(model.discount, jnp.float64),
-        uncertainty=jax.tree.map(jnp.asarray, uncertainty.laid_out(pairs, entries)),
+        uncertainty=jax.tree.map(
+            lambda a: placed(a) if np.ndim(a) > 1 else jnp.asarray(a),
+            uncertainty.laid_out(pairs, entries),
+        ),
         step_share=jnp.asarray(1 - model.discount, jnp.float64),
         boundaries=_boundaries(model, shape[0]),
     )
@@ -377,4 +395,4 @@ def _boundaries(model: RobustCMDP, padded_states: int) -> Boundaries | None:
     for i, rule in enumerate(model.constraints, start=1):
         if isinstance(rule, Reach):
             stops[i, : model.states], pays[i, : model.states] = rule.stops, rule.pays
-    return Boundaries(jnp.asarray(stops), jnp.asarray(pays))
+    return Boundaries(placed(stops, 1), placed(pays, 1))

@@ -11,13 +11,14 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from holdfast._support.devices import over_devices, over_given_devices
 from holdfast._support.precision import float64
 from holdfast._support.threads import few_threads
 from holdfast.model import Constraint, Kernel, RobustCMDP, policy_of
 from holdfast.model.names import PolicyLike
-from holdfast.model.table import TableLayout, layout_of
-from holdfast.tabular.evaluation import sparse
+from holdfast.model.table import DENSE_STATES, TableLayout, layout_of
 from holdfast.tabular.evaluation.certified import certified_errors
+from holdfast.tabular.evaluation.large import details, large_values
 from holdfast.tabular.evaluation.sparse import LargeValues
 from holdfast.tabular.evaluation.tilted_kernel import Tilted
 from holdfast.tabular.evaluation.values import PolicyValues
@@ -149,8 +150,13 @@ def feasibility(evaluation: Evaluation) -> str:
 
 @few_threads
 @float64
+@over_given_devices
 def evaluate(
-    model: RobustCMDP, policy: PolicyLike, *, worst_case: str | WorstCase = "dual"
+    model: RobustCMDP,
+    policy: PolicyLike,
+    *,
+    worst_case: str | WorstCase = "dual",
+    devices: int = 1,
 ) -> Evaluation:
     """Return the nominal and worst-case values of a policy, with a certified bound on the error.
 
@@ -165,6 +171,8 @@ def evaluate(
             horizon also (H, S, A) or (H, S).
         worst_case: "dual", "projected-gradient" or "tilted", or one of `Dual`, `ProjectedGradient` and
             `Tilted` with settings.
+        devices: number of devices over which the states of a large model are divided, which is one of
+            successor lists with more than 1,024 states.
 
     Example:
         >>> import holdfast as hf
@@ -175,17 +183,16 @@ def evaluate(
         >>> print(f"{evaluation.constraints[0].margin:.3f}")
         3.954
     """
-    layout = layout_of(model)
+    layout = divisible_layout(model, devices)
     method = layout_features(layout, worst_case_method(worst_case))
     check_method(method, layout.table)
     padded = layout.pad_policy(policy_of(model, policy))
-    if layout.table.is_large and layout.table.horizon is None:
-        assert isinstance(method, Dual)
-        tolerance = sparse.TOLERANCE if method.tolerance is None else method.tolerance
-        large = sparse.evaluate(layout.table, padded, tolerance, method.max_rounds)
-        details = functools.partial(_large_array, layout, padded, large, {})
-        kernel = functools.partial(_large_kernel, layout, large)
-        return _reported(layout, large.worst, large.nominal, large.error, details, kernel)
+    large_lists = layout.table.is_large and layout.table.horizon is None
+    if isinstance(method, Dual) and (large_lists or layout.table.is_wide):
+        large = large_values(layout.table, padded, method)
+        array = functools.partial(_large_array, layout, padded, large, {}, devices)
+        kernel = functools.partial(_large_kernel, layout, large, devices)
+        return _reported(layout, large.worst, large.nominal, large.error, array, kernel)
     nominal = nominal_values(layout.table, padded)
     worst = find_worst_case(layout.table, padded, method, start=nominal)
     errors = np.asarray(certified_errors(layout.table, padded, worst))
@@ -193,6 +200,21 @@ def evaluate(
     worst = jax.device_get(dataclasses.replace(worst, kernel=None))
     array = functools.partial(_array, layout, worst)
     return _reported(layout, worst.value, np.asarray(nominal.value), errors, array, kernel)
+
+
+def divisible_layout(model: RobustCMDP, devices: int) -> TableLayout:
+    """Return the layout of a model on the devices of `over_devices`.
+
+    Raises:
+        ValueError: the model is not one whose states can be divided.
+    """
+    layout = layout_of(model)
+    if devices > 1 and not (layout.table.is_large and layout.table.horizon is None):
+        raise ValueError(
+            "devices: only models without a horizon, of successor lists with more than "
+            f"{DENSE_STATES} states, are divided over devices; got {devices}"
+        )
+    return layout
 
 
 def layout_features(layout: TableLayout, method: WorstCase) -> WorstCase:
@@ -281,20 +303,31 @@ def _kernel(layout: TableLayout, worst: PolicyValues, i: int) -> np.ndarray | Ke
 
 @float64
 def _large_array(
-    layout: TableLayout, policy: Array, large: LargeValues, made: dict[int, Any], i: int, name: str
+    layout: TableLayout,
+    policy: Array,
+    large: LargeValues,
+    made: dict[int, Any],
+    devices: int,
+    i: int,
+    name: str,
 ) -> np.ndarray:
     """Return an array of a large model, whose advantages and occupancy are made when asked for."""
     if name == "values":
         return layout.unpad(large.values[i])
     if i not in made:
-        found = sparse.details(layout.table.only(i), policy, large.values[i], large.multipliers[i])
+        with over_devices(devices):
+            one = layout.table.only(i)
+            found = details(one, policy, large.values[i], large.multipliers[i])
         made[i] = [layout.unpad(array) for array in found]
     advantages, occupancy = made[i]
     return advantages if name == "advantages" else occupancy
 
 
 @float64
-def _large_kernel(layout: TableLayout, large: LargeValues, i: int) -> np.ndarray | Kernel:
-    multipliers = large.multipliers[i].astype(float)
-    found = response_kernel(layout.table.only(i), large.values[i], multipliers)
+def _large_kernel(
+    layout: TableLayout, large: LargeValues, devices: int, i: int
+) -> np.ndarray | Kernel:
+    with over_devices(devices):
+        multipliers = large.multipliers[i].astype(float)
+        found = response_kernel(layout.table.only(i), large.values[i], multipliers)
     return layout.kernel(found)

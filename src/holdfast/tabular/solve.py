@@ -10,19 +10,20 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from holdfast._support.arguments import check_choice, check_number, check_whole_number
+from holdfast._support.devices import over_given_devices
 from holdfast._support.precision import float64
 from holdfast._support.threads import few_threads
 from holdfast.model import RobustCMDP, policy_of
 from holdfast.model.names import PolicyLike
 from holdfast.model.policies import random_policy, uniform_policy
 from holdfast.model.policy_table import PolicyTable, policy_table
-from holdfast.model.table import TableLayout, layout_of
+from holdfast.model.table import TableLayout
 from holdfast.registry import ALGORITHMS, Algorithm
 from holdfast.tabular.certificates.upper_bound import lagrangian_bound
 from holdfast.tabular.certify import Certificate, attainable_values, check_nodes
 from holdfast.tabular.certify import certify as prove
 from holdfast.tabular.deterministic import best_deterministic
-from holdfast.tabular.evaluate import Evaluation, evaluate, layout_features
+from holdfast.tabular.evaluate import Evaluation, divisible_layout, evaluate, layout_features
 from holdfast.tabular.evaluation.optimum import best_of
 from holdfast.tabular.evaluation.worst_case import WorstCase, check_method, worst_case_method
 from holdfast.tabular.memory import with_memory
@@ -145,6 +146,7 @@ def _gain_in_words(plain: Solution, remembered: Solution) -> str:
 
 @few_threads
 @float64
+@over_given_devices
 def solve(
     model: RobustCMDP,
     algorithm: str | Algorithm | Callable[[Run], object] = "rcpo",
@@ -162,6 +164,7 @@ def solve(
     nodes: int | None = 0,
     deterministic: bool = False,
     remember: bool = False,
+    devices: int = 1,
     callback: Callable[[int], None] | None = None,
 ) -> Solution:
     """Search for the policy with the largest worst-case reward that satisfies every constraint, (5).
@@ -204,6 +207,7 @@ def solve(
         remember: whether to search also for a policy that remembers which events of `reach` rules have
             happened. `Solution.remembered` has it, and the summary says what it gains. It is for sets
             that keep to the listed successors.
+        devices: number of devices over which the states of a large model are divided, as in `evaluate`.
         callback: function called with the number of each iteration after it is recorded.
 
     Example:
@@ -215,7 +219,7 @@ def solve(
         'feasible'
     """
     chosen = as_algorithm(algorithm)
-    layout = layout_of(model)
+    layout = divisible_layout(model, devices)
     check_whole_number("iterations", iterations, least=1)
     check_number("trust_region", trust_region, above=True)
     check_choice("step", step, ("exact", "taylor"))
@@ -260,11 +264,11 @@ def solve(
             certificate = prove(model, layout.unpad_policy(found.policy), nodes=nodes)
     policy, stochastic = layout.unpad_policy(found.policy), None
     if deterministic:
-        stochastic = evaluate(model, policy, worst_case=worst_case)
+        stochastic = evaluate(model, policy, worst_case=worst_case, devices=devices)
         policy = best_deterministic(layout, policy, options.worst_case)
         certificate = prove(model, policy, nodes=nodes) if certify else None
     # Of the very policy that is returned: the search knows it padded, and with other rounding errors.
-    evaluation = evaluate(model, policy, worst_case=worst_case)
+    evaluation = evaluate(model, policy, worst_case=worst_case, devices=devices)
     status: Status = "feasible"
     attained = None
     if not evaluation.feasible:
@@ -285,6 +289,7 @@ def solve(
             initial_policy=np.concatenate([policy] * copies, axis=-2),
             settings=settings,
             certify=certify,
+            devices=devices,
         )
     return Solution(
         policy=policy,

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.special import xlogy
 from jaxtyping import Array, Bool
 from numpy.typing import ArrayLike
 
@@ -15,6 +14,7 @@ from holdfast._support.precision import compiled_float64
 from holdfast._support.roots import increasing_root
 from holdfast.uncertainty.counts import Estimate, FromCounts, VisitCounts, kl_around
 from holdfast.uncertainty.kl_columns import kl_proposal
+from holdfast.uncertainty.kl_rows import kl_row_proposal
 from holdfast.uncertainty.rows import (
     EPS,
     SMALLEST,
@@ -22,6 +22,7 @@ from holdfast.uncertainty.rows import (
     PerRow,
     Proposal,
     Response,
+    RowProposal,
     Rows,
     RowScale,
 )
@@ -131,6 +132,10 @@ class KL(FromCounts):
         radius = jnp.broadcast_to(jnp.asarray(self.radius, guess.dtype), guess.shape)
         return kl_proposal(p, y, radius, guess)
 
+    def propose_rows(self, p: Rows, y: Rows, guess: PerRow) -> RowProposal:
+        """Return a quick worst response to y, as a proposal that another pass certifies."""
+        return kl_row_proposal(p, y, self.row_radius(p), guess)
+
     @compiled_float64
     def lower_rounding(self, p: Rows, y: Rows, response: Response) -> PerRow:
         """Return a bound on the rounding error of `response.lower`.
@@ -155,18 +160,20 @@ class KL(FromCounts):
         q = jnp.maximum(q, 0.0)
         # The terms p·φ(q/p), φ(x) = x·log x − x + 1, are non-negative, so their sum does not cancel.
         safe = jnp.where(p > 0, p, 1.0)
-        far = xlogy(q, q / safe) - q + p
+        far = q * jnp.log(jnp.where(q > 0, q / safe, 1.0)) - q + p
         # Near x = 1 the plain form cancels. With z = (x − 1)/(x + 1), log x = 2·(z + z³/3 + z⁵/5 + …).
         ratio = (q - p) / safe
         near = jnp.abs(ratio) < _NEAR
-        z = jnp.where(near, ratio / (2 + ratio), 0.0)
+        z = jnp.where(near, ratio, 0.0) / (2 + ratio)
         square = z * z
         series = jnp.zeros_like(z)
         for k in range(_SERIES, 1, -1):
             series = series * square + 1 / (2 * k - 1)
         close = p * (2 * square * (1 + (1 + z) * z * series) / (1 - z))
-        terms = jnp.where(near, close, far)
-        return jnp.where((q > 0) & (p == 0), jnp.inf, terms).sum(-1)
+        # Products with zero and one: compiled code would branch on a choice between long expressions,
+        # and not use vector instructions.
+        terms = jnp.where(near, 1.0, 0.0) * close + jnp.where(near, 0.0, 1.0) * far
+        return (terms + jnp.where((q > 0) & (p == 0), jnp.inf, 0.0)).sum(-1)
 
     @compiled_float64
     def project(self, p: Rows, q: Rows, geometry: Literal["euclidean", "kl"] = "euclidean") -> Rows:

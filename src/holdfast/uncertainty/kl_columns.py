@@ -23,15 +23,21 @@ _SHRINK, _GROW = 0.25, 8.0
 _APART = 0.2
 
 
-class _Trial(NamedTuple):
+class TiltStep(NamedTuple):
     """The tilt p·exp(−βu) at one β: its dual value, its divergence, and Newton's next β."""
+
+    dual: PerRow
+    divergence: PerRow
+    following: PerRow
+
+
+class _Trial(NamedTuple):
+    """The weights p·exp(−βu) at one β, and the step from there."""
 
     beta: PerRow
     weight: list[PerRow]
     mass: PerRow
-    dual: PerRow
-    divergence: PerRow
-    following: PerRow
+    step: TiltStep
 
 
 def kl_proposal(p: Columns, y: Columns, radius: PerRow, guess: PerRow) -> Proposal:
@@ -62,13 +68,13 @@ def kl_proposal(p: Columns, y: Columns, radius: PerRow, guess: PerRow) -> Propos
     start = jnp.sqrt(2 * room / jnp.maximum(square - mean * mean, tiny))
     start = jnp.where(trivial, 1.0, jnp.where(guess > 0, guess, start))
     first = _tried(p, u, room, start)
-    second = _tried(p, u, room, first.following)
-    crossed = (first.divergence - room) * (second.divergence - room) < 0
+    second = _tried(p, u, room, first.step.following)
+    crossed = (first.step.divergence - room) * (second.step.divergence - room) < 0
     apart = jnp.abs(second.beta - first.beta) > _APART * first.beta
     halved = jnp.sqrt(first.beta) * jnp.sqrt(second.beta)
-    beta = jnp.where(crossed & apart, halved, second.following)
-    better = second.dual >= first.dual
-    dual = jnp.where(better, second.dual, first.dual)
+    beta = jnp.where(crossed & apart, halved, second.step.following)
+    better = second.step.dual >= first.step.dual
+    dual = jnp.where(better, second.step.dual, first.step.dual)
     value = jnp.where(pointed, 0.0, jnp.where(trivial, mean, dual))
     share = 1 / jnp.where(better, second.mass, first.mass)
     plain = jnp.where(pointed, 0.0, 1.0)
@@ -85,11 +91,24 @@ def kl_proposal(p: Columns, y: Columns, radius: PerRow, guess: PerRow) -> Propos
 
 
 def _tried(p: Columns, u: Columns, room: PerRow, beta: PerRow) -> _Trial:
-    tiny = jnp.finfo(room.dtype).tiny
     weight = [a * jnp.exp(-beta * b) for a, b in zip(p, u, strict=True)]
     mass = _sum(weight)
     mean = _sum([a * b for a, b in zip(weight, u, strict=True)]) / mass
     square = _sum([a * b * b for a, b in zip(weight, u, strict=True)]) / mass
+    return _Trial(beta, weight, mass, tilt_step(room, beta, mass, mean, square))
+
+
+def tilt_step(room: PerRow, beta: PerRow, mass: PerRow, mean: PerRow, square: PerRow) -> TiltStep:
+    """Return the step of Newton's method from β > 0 towards the β at which KL equals the radius.
+
+    Arguments:
+        room: positive radius.
+        beta: β.
+        mass: Σ p·exp(−βu).
+        mean: mean of u under the tilt.
+        square: mean of u² under the tilt.
+    """
+    tiny = jnp.finfo(room.dtype).tiny
     log_mass = jnp.log(mass)
     divergence = -beta * mean - log_mass
     root = jnp.sqrt(jnp.maximum(divergence, tiny))
@@ -97,7 +116,7 @@ def _tried(p: Columns, u: Columns, room: PerRow, beta: PerRow) -> _Trial:
     # Newton's method on √KL, which is nearly linear in β.
     step = beta + 2 * root * (jnp.sqrt(room) - root) / slope
     following = jnp.clip(step, beta * _SHRINK, beta * _GROW)
-    return _Trial(beta, weight, mass, -(log_mass + room) / beta, divergence, following)
+    return TiltStep(-(log_mass + room) / beta, divergence, following)
 
 
 def _sum(terms: list[Array]) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from holdfast._support.precision import compiled_float64
 from holdfast.registry import UNCERTAINTY
+from holdfast.uncertainty.in_columns import respond_in_columns
 from holdfast.uncertainty.nearest_point import nearest_member
 from holdfast.uncertainty.rows import (
     EPS,
@@ -26,6 +27,7 @@ from holdfast.uncertainty.rows import (
     PerRow,
     Proposal,
     Response,
+    RowProposal,
     Rows,
     RowScale,
     non_negative,
@@ -224,17 +226,20 @@ class UncertaintySet(eqx.Module):
             y: targets.
             guess: multipliers of a similar problem.
         """
-        own, shared = self._flat_columns(p).by_row()
-        flat = [jnp.stack([column.ravel() for column in columns]) for columns in (p, y)]
+        return respond_in_columns(self, p, y, guess)
 
-        def respond(own: Self, p: Array, y: Array, guess: Array) -> Response:
-            return cast(Any, eqx.combine(own, shared)).respond(p, y, guess)
+    def propose_rows(self, p: Rows, y: Rows, guess: PerRow) -> RowProposal:
+        """Return a quick worst response to y in long rows, as a proposal that another pass certifies.
 
-        found = cast(Any, jax.vmap(respond, -1, -1))(own, *flat, guess.ravel())
-        *kernel, value, multiplier = (
-            each.reshape(guess.shape) for each in (*found.kernel, found.value, found.multiplier)
-        )
-        return Proposal(kernel, value, multiplier)
+        The default is `respond`.
+
+        Arguments:
+            p: nominal rows.
+            y: targets.
+            guess: multipliers of a similar problem.
+        """
+        found = self.respond(p, y, guess)
+        return RowProposal(found.kernel, found.value, found.multiplier)
 
     @compiled_float64
     def bracket(self, p: Rows, y: Rows, guess: PerRow | None = None) -> Bracket:
@@ -378,17 +383,6 @@ class UncertaintySet(eqx.Module):
         return eqx.tree_at(
             lambda s: [getattr(s, name) for name in fields], self, [*fields.values()]
         )
-
-    def _flat_columns(self, p: Columns) -> Self:
-        """Return the set with its fields on all rows of p, on the last axis."""
-        changes = {}
-        for name in self._own_arrays():
-            value = jnp.asarray(getattr(self, name), p[0].dtype)
-            if name in self.per_entry:
-                changes[name] = jnp.stack([jnp.broadcast_to(v, p[0].shape).ravel() for v in value])
-            else:
-                changes[name] = jnp.broadcast_to(value, p[0].shape).ravel()
-        return self._with(**changes)
 
     def _flat(self, p: Array) -> Self:
         """Return the set with its fields on the rows of p, as one axis."""

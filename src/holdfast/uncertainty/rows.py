@@ -60,6 +60,20 @@ class Proposal(NamedTuple):
     multiplier: PerRow
 
 
+class RowProposal(NamedTuple):
+    """A quick worst response, in rows. It proves nothing.
+
+    Attributes:
+        kernel: q, on the outcomes of the last axis.
+        value: the minimum of q·y, or a number close to it.
+        multiplier: the dual variable, as in `Proposal`.
+    """
+
+    kernel: Rows
+    value: PerRow
+    multiplier: PerRow
+
+
 class Bracket(NamedTuple):
     """The worst response to targets y in each row, with bounds that hold after rounding.
 

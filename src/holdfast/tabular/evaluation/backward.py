@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from holdfast._support.compilation import compiled
 from holdfast.model.table import Table
+from holdfast.tabular.evaluation.blocks import by_blocks
 from holdfast.tabular.evaluation.interval_columns import IntervalColumns
 from holdfast.tabular.evaluation.rounding import (
     PER_STATE,
@@ -37,7 +38,6 @@ from holdfast.tabular.evaluation.values import (
     PolicyValues,
     RowBrackets,
     bracketed_rows,
-    by_blocks,
     targets,
     worst_response,
 )

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from holdfast._support.compilation import compiled
 from holdfast.model.table import Table
+from holdfast.tabular.evaluation.blocks import by_blocks
 from holdfast.tabular.evaluation.rounding import (
     ROUND_UP,
     certified_error,
@@ -16,7 +17,6 @@ from holdfast.tabular.evaluation.rounding import (
 )
 from holdfast.tabular.evaluation.values import (
     PolicyValues,
-    by_blocks,
     per_signal,
     until_stop,
     with_boundary,

@@ -8,6 +8,7 @@ prove nothing: `certified` has a pass of its own.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from holdfast._support.devices import in_parts
 from holdfast.model.table import Table
 from holdfast.tabular.evaluation import fused
 from holdfast.tabular.evaluation.iterative import FixedPoint, fixed_point
@@ -96,6 +98,18 @@ class Lists(eqx.Module):
         """Return the array with these entries."""
         return jnp.stack(entries, 0 if self.in_columns else -1)
 
+    def state_axes(self) -> Lists:
+        """Return the lists with every array replaced by the axis of its states, or by None."""
+
+        def axis(array: Array) -> int | None:
+            return None if not array.ndim else -1 if self.in_columns else 0
+
+        axes = jax.tree.map(axis, self)
+        if self.in_columns or self.uncertainty is None:
+            return axes
+        entries_first = jax.tree.map(lambda a: -2 if a.ndim == 3 else axis(a), self.uncertainty)
+        return dataclasses.replace(axes, uncertainty=entries_first)
+
     def block(self, start: Array, size: int) -> Lists:
         """Return the lists, in columns, of `size` states."""
         return jax.tree.map(lambda a: _cut(a, start, size) if a.ndim else a, self)
@@ -144,8 +158,21 @@ def swept(lists: Lists, values: Float[Array, " S"], multipliers: Float[Array, "S
 
 
 def sweep(lists: Lists, values: Float[Array, " S"], multipliers: Float[Array, "S A"]) -> Swept:
-    """Return one robust sweep over all states."""
-    states = len(values)
+    """Return one robust sweep over all states; on several devices, each sweeps its own."""
+    axis = -1 if lists.in_columns else 0
+    divided, axes = (lists, multipliers), (lists.state_axes(), axis)
+
+    def own_sweep(own: tuple[Lists, Array], values: Array) -> Swept:
+        return _own_sweep(own[0], values, own[1])
+
+    return in_parts(own_sweep, divided, axes, values, result_axis=axis)
+
+
+def _own_sweep(
+    lists: Lists, values: Float[Array, " all"], multipliers: Float[Array, "S A"]
+) -> Swept:
+    """Return one robust sweep over the states of some lists, block by block."""
+    states = lists.policy.shape[-1 if lists.in_columns else 0]
     if fused.serves(lists.uncertainty, states) and not lists.in_columns:
         return Swept(*fused.sweep(lists, values, multipliers))
     if not lists.in_columns or states <= _BLOCK:
@@ -160,7 +187,7 @@ def sweep(lists: Lists, values: Float[Array, " S"], multipliers: Float[Array, "S
         )
 
     flow = jnp.zeros(lists.probabilities.shape, jnp.float32)
-    start = Swept(jnp.zeros_like(values), jnp.zeros_like(multipliers), flow)
+    start = Swept(jnp.zeros(states, values.dtype), jnp.zeros_like(multipliers), flow)
     return lax.fori_loop(0, -(-states // _BLOCK), body, start)
 
 
@@ -169,11 +196,20 @@ def fixed_sweep(
 ) -> Float[Array, " S"]:
     """Return γP_π·x under a fixed kernel, in the precision of x."""
     discount = lists.discount.astype(x.dtype)
-    if not lists.in_columns:
-        return discount * (flow * x[lists.successors]).sum((1, 2))
-    # One sum of products: a reduction over the leading axes would not be vectorised.
-    rows = zip(flow.reshape(-1, len(x)), lists.successors.reshape(-1, len(x)), strict=True)
-    return discount * sum(weight * x[following] for weight, following in rows)
+
+    def own_sweep(rows: tuple[Array, Array], x: Array, discount: Array) -> Array:
+        flow, successors = rows
+        if not lists.in_columns:
+            return discount * (flow * x[successors]).sum((1, 2))
+        # One sum of products: a reduction over the leading axes would not be vectorised.
+        states = flow.shape[-1]
+        pairs = zip(flow.reshape(-1, states), successors.reshape(-1, states), strict=True)
+        return discount * sum(weight * x[following] for weight, following in pairs)
+
+    axis = -1 if lists.in_columns else 0
+    return in_parts(
+        own_sweep, (flow, lists.successors), (axis, axis), x, discount, result_axis=axis
+    )
 
 
 class Quick(NamedTuple):

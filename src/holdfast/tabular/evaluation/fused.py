@@ -37,7 +37,7 @@ def sweep(
 
     Arguments:
         lists: the lists in rows, `columns.Lists`.
-        values: V.
+        values: V of all states; the lists may be those of some states only.
         multipliers: dual variables from which the search starts.
         block: number of states of a block, a power of two.
         warps: number of groups of 32 threads that share a block.
@@ -84,7 +84,7 @@ def sweep(
         kernel,
         grid=(states // block,),
         out_shape=[
-            jax.ShapeDtypeStruct(values.shape, values.dtype),
+            jax.ShapeDtypeStruct((states,), values.dtype),
             jax.ShapeDtypeStruct(multipliers.shape, multipliers.dtype),
             jax.ShapeDtypeStruct(lists.probabilities.shape, jnp.float32),
         ],

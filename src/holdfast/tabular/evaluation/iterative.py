@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 # Number of directions that a sweep is combined with. Each takes two numbers a state: ten of them take as
 # much memory as one kernel with 20 entries a state.
 _DIRECTIONS = 6
 # A direction is dropped if orthogonalisation leaves less than this share of it: the rest is rounding.
 _NOTHING_NEW = 1e-12
+# The largest number that a count of sweeps can hold.
+_NO_LIMIT = 2**31 - 1
 
 
 class FixedPoint(NamedTuple):
@@ -22,10 +24,12 @@ class FixedPoint(NamedTuple):
     Attributes:
         x: the solution, (S,).
         sweeps: number of applications of G.
+        settled: whether the residual is as small as asked for.
     """
 
     x: Float[Array, " S"]
     sweeps: Int[Array, ""]
+    settled: Bool[Array, ""]
 
 
 class _Sweeps(NamedTuple):
@@ -48,6 +52,7 @@ def fixed_point(
     contraction: Float[Array, ""],
     norm: Callable[[Float[Array, " S"]], Float[Array, ""]],
     target: Callable[[Float[Array, ""]], Float[Array, ""]],
+    most: Any = _NO_LIMIT,
 ) -> FixedPoint:
     """Return the solution of x = constant + operator(x) for a linear contraction.
 
@@ -65,6 +70,7 @@ def fixed_point(
         contraction: factor by which the operator shortens every x, or more.
         norm: the norm in which it does.
         target: the residual to reach, as a function of the first residual; both in the norm.
+        most: limit on the sweeps. By default there is none: plain sweeps always end.
     """
 
     def body(now: _Sweeps) -> _Sweeps:
@@ -99,8 +105,8 @@ def fixed_point(
     move, removed = _unit(slow, removed, jnp.sqrt(removed @ removed))
     moves, removes = nothing.at[0].set(move), nothing.at[0].set(removed)
     first = _Sweeps(start, residual, size, size, moves, removes, jnp.array(0))
-    last = lax.while_loop(lambda now: now.size > enough, body, first)
-    return FixedPoint(last.x, last.sweeps + 2)
+    last = lax.while_loop(lambda now: (now.size > enough) & (now.sweeps < most), body, first)
+    return FixedPoint(last.x, last.sweeps + 2, last.size <= enough)
 
 
 def _unit(move: Array, removed: Array, length: Array) -> tuple[Array, Array]:

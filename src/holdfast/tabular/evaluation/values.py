@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from holdfast._support.compilation import compiled
 from holdfast.model.table import Table
+from holdfast.tabular.evaluation.blocks import BLOCK_ENTRIES, by_blocks
 from holdfast.tabular.evaluation.rounding import (
     ROUND_UP,
     initial_value,
@@ -31,12 +32,6 @@ from holdfast.tabular.evaluation.rounding import rounding as rounding
 from holdfast.uncertainty import UncertaintySet
 
 T = TypeVar("T")
-
-# Worst responses are computed for blocks of states with at most this many entries. 2¹⁴ doubles are
-# 128 KiB, so that a block's rows and their temporaries stay in the second-level cache.
-_BLOCK_ENTRIES = 1 << 14
-# On an accelerator blocks only limit memory: a temporary of 2²³ doubles has 64 MiB.
-_DEVICE_ENTRIES = 1 << 23
 
 
 class PolicyValues(eqx.Module):
@@ -52,8 +47,8 @@ class PolicyValues(eqx.Module):
         error: bound on the numerical error of `value`; in a worst case, on its distance from the
             minimum over the set.
         kernel: the worst-case kernel that the values belong to. None under the nominal kernel, and in
-            large models, whose kernels are too large to keep (`worst_case.worst_kernels` recomputes
-            them).
+            large and wide models, whose kernels are too large to keep (`worst_case.worst_kernels`
+            recomputes them).
         multipliers: nature's dual variables, from which the next search for a worst case may start;
             None where no worst case was searched for.
     """
@@ -127,6 +122,8 @@ def mean_signal(
     signal: Float[Array, "S A J"], policy: Float[Array, "S A"], kernel: Float[Array, "S A K"]
 ) -> Float[Array, " S"]:
     """Return r_π(s), the mean of a signal in each state."""
+    if signal.shape[-1] == 1:
+        return (policy * signal[..., 0]).sum(-1)
     return (policy[..., None] * kernel * signal).sum((-2, -1))
 
 
@@ -332,7 +329,7 @@ def bracketed_rows(
     table: Table,
     values: Float[Array, " S"],
     multipliers: Float[Array, "S A"],
-    most_entries: int = _BLOCK_ENTRIES,
+    most_entries: int = BLOCK_ENTRIES,
 ) -> RowBrackets:
     """Return brackets of the worst response to V, for a table's only signal."""
 
@@ -343,45 +340,3 @@ def bracketed_rows(
 
     signal = table.signals[0]
     return by_blocks(respond, table, signal, values, multipliers, multipliers, most_entries)
-
-
-def by_blocks(
-    respond: Callable[..., Any],
-    table: Table,
-    signal: Array,
-    values: Array,
-    policy: Array,
-    multipliers: Array,
-    most_entries: int = _BLOCK_ENTRIES,
-) -> Any:
-    """Return respond(set, p, y, signal, policy, multipliers, size) for all states, block by block.
-
-    The size of a row is the largest |signal| + γ|V| that members may meet. A block has at most
-    `most_entries` entries.
-    """
-
-    def answer(p, successors, uncertainty, c, pi, guess) -> Any:  # type: ignore[no-untyped-def]
-        following = table.discount * (values if successors is None else values[successors])
-        y = jnp.broadcast_to(c + following, p.shape)
-        size = jnp.where(uncertainty.reach(p), jnp.abs(c) + jnp.abs(following), 0.0).max(-1)
-        return respond(uncertainty, p, y, c, pi, guess, size)
-
-    states = block = table.states
-    arrays = (signal, policy, multipliers)
-    most = most_entries if jax.default_backend() == "cpu" else _DEVICE_ENTRIES
-    while block > 1 and block % 2 == 0 and block * table.probabilities.size > most * states:
-        block //= 2
-    if block == states:
-        return answer(table.probabilities, table.successors, table.uncertainty, *arrays)
-    own, shared = table.uncertainty.by_row()
-    split = jax.tree.map(
-        lambda a: a.reshape(states // block, block, *a.shape[1:]),
-        (table.probabilities, table.successors, own, arrays),
-    )
-
-    def answer_block(each: tuple) -> Any:
-        p, successors, own, arrays = each
-        return answer(p, successors, eqx.combine(own, shared), *arrays)
-
-    merged = lax.map(answer_block, split)
-    return jax.tree.map(lambda a: a.reshape(states, *a.shape[2:]), merged)

@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from holdfast._support.compilation import compiled
 from holdfast.model.table import DENSE_STATES, Table
-from holdfast.tabular.evaluation import backward, sparse
+from holdfast.tabular.evaluation import backward, dense, sparse
 from holdfast.tabular.evaluation.projected_gradient import (
     ProjectedGradient,
     by_projected_gradient,
@@ -133,6 +133,18 @@ def check_method(method: WorstCase, table: Table) -> None:
         )
 
 
+def tolerance_of(method: Dual, table: Table) -> float:
+    """Return the relative error that the method is to reach in a table."""
+    if method.tolerance is not None:
+        return method.tolerance
+    return sparse.TOLERANCE if table.is_large else _TOLERANCE
+
+
+def limits_of(method: Dual, table: Table) -> tuple[np.float64, np.int64]:
+    """Return the limits of `by_policy_iteration`, which are traced: no program for each."""
+    return np.float64(tolerance_of(method, table)), np.int64(method.max_rounds)
+
+
 def nominal_values(
     table: Table, policy: Float[Array, "S A"], start: PolicyValues | None = None
 ) -> PolicyValues:
@@ -211,14 +223,22 @@ def worst_case(
     if multipliers is None:
         multipliers = jnp.zeros((count, states, actions))
     if table.is_large:
-        tolerance = sparse.TOLERANCE if method.tolerance is None else method.tolerance
         return sparse.by_policy_iteration(
-            table, policy, values, multipliers, visits, tolerance, method.max_rounds
+            table,
+            policy,
+            values,
+            multipliers,
+            visits,
+            tolerance_of(method, table),
+            method.max_rounds,
         )
-    tolerance = _TOLERANCE if method.tolerance is None else method.tolerance
-    limits = np.float64(tolerance), np.int64(method.max_rounds)  # traced: no program for each
+    limits = limits_of(method, table)
 
     def search(one: Table, values: Array, multipliers: Array) -> PolicyValues:
+        if table.is_wide:
+            guess = None if start is None else values
+            quick = dense.quick_values(one, policy, limits[0], guess, multipliers)
+            values, multipliers = quick.values, quick.multipliers
         return by_policy_iteration(one, policy, values, multipliers, limits)
 
     return per_signal(search, table, values, multipliers)
@@ -233,7 +253,7 @@ class _Round(NamedTuple):
     above: Float[Array, " S"]
     action_values: Float[Array, "S A"]
     multipliers: Float[Array, "S A"]
-    kernel: Float[Array, "S A K"]
+    kernel: Float[Array, "S A K"] | None
     error: Float[Array, ""]
     done: Bool[Array, ""]
     rounds: Int[Array, ""]
@@ -262,10 +282,13 @@ def by_policy_iteration(
     reached = reached_states(table, policy)
     # Rounding in the linear solve would leave traces where the values are exactly zero.
     zero_here = reached & is_silent(table, signal, policy, reached)
+    # A quick search that met an overflow proposes nothing.
+    values = jnp.where(jnp.isfinite(values).all(), values, 0.0)
+    keep_kernel = not table.is_wide  # writing it would take longer than the response
 
     def body(last: _Round) -> _Round:
         response = worst_response(
-            table, signal, policy, last.values, last.multipliers, keep_kernel=True
+            table, signal, policy, last.values, last.multipliers, keep_kernel=keep_kernel
         )
         size = jnp.where(reached, jnp.abs(last.values), 0.0).max()
         below = last.values - response.lower
@@ -289,7 +312,6 @@ def by_policy_iteration(
         return lax.cond(done, lambda: certified, lambda: advance(last, response))
 
     def advance(last: _Round, response: WorstResponse) -> _Round:
-        assert response.kernel is not None
         factors = factorise(table, response.chain)
         values = jnp.where(zero_here, 0.0, state_values(factors, response.reward))
         swept = response.reward + table.discount * next_values(table, response.chain, values)
@@ -310,7 +332,7 @@ def by_policy_iteration(
         above=jnp.zeros_like(values),
         action_values=jnp.zeros_like(policy),
         multipliers=multipliers,
-        kernel=table.probabilities,
+        kernel=table.probabilities if keep_kernel else None,
         error=jnp.array(0.0),
         done=jnp.array(False),
         rounds=jnp.array(0),
