@@ -142,3 +142,13 @@ def assert_reported(instance, step):
     assert not within.met
     for moved in (update, within, run(recover, instance, 0.01, step)):
         assert_policy(moved.policy)
+
+
+@constraints
+def test_values_that_are_not_finite_end_without_a_projection(count):
+    """With several constraints the search once never ended."""
+    instance = random_instance(0, count)
+    advantages = instance.advantages.copy()
+    advantages[-1, 0] = np.nan
+    spoiled = dataclasses.replace(instance, advantages=advantages)
+    assert not run(improve_then_project, spoiled, 0.01)[2].met

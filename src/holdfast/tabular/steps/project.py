@@ -185,7 +185,8 @@ def several_multipliers(
         return moved if total is None else moved * (total / moved.sum())
 
     def body(search: _DualSearch) -> _DualSearch:
-        point, last = search.point, jnp.all(sharpness <= search.limit)
+        # Written such that features that are not finite end in the last stage, and not never.
+        point, last = search.point, ~jnp.any(sharpness > search.limit)
         goal = jnp.where(last, _ACCURACY, _STAGE_ACCURACY) * scale
         proposal = look(step_from(point, search.reach), search.limit)
         slope, new_slope = jnp.abs(point.gradient).max(), jnp.abs(proposal.gradient).max()
