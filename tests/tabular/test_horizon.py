@@ -504,8 +504,9 @@ def test_model_files_keep_horizon_rules_and_allowed_actions(ruled, tmp_path):
         policy[1] = [0, 1]
         one, other = hf.evaluate(model, policy), hf.evaluate(again, policy)
         assert str(one) == str(other)
-    with pytest.raises(ValueError, match="no reach rules"):
-        read_model(path)
+        rule = read_model(path).signals[2]
+        assert rule.ends == {3, 7, 11}
+        assert rule.name == "reach [3] ≤ 0.9"
 
 
 def test_kernels_of_every_step_come_in_the_form_of_the_model(ruled):
@@ -573,20 +574,11 @@ def test_rules_that_mean_nothing_are_refused(make, message):
         make()
 
 
-def test_other_verbs_refuse_in_words(ruled, tmp_path):
+def test_other_verbs_refuse_in_words(ruled):
     with pytest.raises(ValueError, match="policy: state 1 takes action 0, which is not allowed"):
         hf.evaluate(ruled, np.full((4, 2), 0.5))
     with pytest.raises(ValueError, match="worst_case: with a horizon there is only 'dual'"):
         hf.solve(ruled, worst_case="tilted")
-    policy = hf.solve(ruled, "rvi").policy
-    with pytest.raises(
-        ValueError, match="nodes: branch and bound is for models without reach rules"
-    ):
-        hf.certify(ruled, policy, nodes=10)
-    with pytest.raises(
-        ValueError, match="proof files are about sums and means of a step; the model"
-    ):
-        hf.certify(ruled, policy, bound=False).save(tmp_path / "never.json")
     with pytest.raises(ValueError, match="bounds: they are for models without a horizon"):
         hf.solve(ruled, bounds=True)
     with pytest.raises(ValueError, match="model: a table with a horizon, a reach rule"):

@@ -106,12 +106,8 @@ class Certificate:
 
         Raises:
             ValueError: the set is user-defined, a statement could not be proved exactly, or the model
-                has a reach rule, or other allowed actions at every step.
+                has other allowed actions at every step.
         """
-        if _has_reach_rules(self.model):
-            raise ValueError(
-                "certificate: proof files are about sums and means of a step; the model has a reach rule"
-            )
         if np.asarray(self.model.allowed).ndim == 3:
             raise ValueError(
                 "certificate: a proof file needs the same allowed actions at every step"
@@ -173,7 +169,8 @@ class Certificate:
             bound = f"{which} has a worst-case reward above {self.upper_bound:.6g}"
             gap = gap_text(self.gap).replace("< ", "below ")
             lines.append(f"{bound} (gap {gap})" if gap else bound)
-        if _has_reach_rules(self.model) and math.isfinite(self.upper_bound):
+        bounded = self.proof is None and math.isfinite(self.upper_bound)
+        if bounded and _has_reach_rules(self.model):
             lines.append(
                 "the bound includes policies that remember which events have happened; this policy does "
                 "not remember them"
@@ -232,9 +229,9 @@ def certify(
         bound: whether to compute an upper bound on the worst-case reward of all feasible policies,
             history-dependent ones included. It takes some twenty robust optimisations.
         nodes: largest number of boxes of policies for which branch and bound computes a bound, for
-            feasible policies in models of up to 512 states in all steps and without reach rules; None
-            for no limit but `seconds`; 0 for the Lagrangian bound alone. The bound from boxes holds for
-            policies given as (S, A) tables, or (H, S, A) with a horizon.
+            feasible policies in models of up to 512 states in all steps; None for no limit but
+            `seconds`; 0 for the Lagrangian bound alone. The bound from boxes holds for policies given as
+            (S, A) tables, or (H, S, A) with a horizon.
         target: gap at which branch and bound stops.
         seconds: time after which branch and bound stops. An interrupt (Ctrl-C) stops it as well, and
             the certificate contains the bound reached so far.
@@ -326,11 +323,6 @@ def check_nodes(model: RobustCMDP, nodes: int | None) -> None:
     """Raise a ValueError if branch and bound does not support the model."""
     if nodes is not None:
         check_whole_number("nodes", nodes, least=0)
-    if nodes != 0 and _has_reach_rules(model):
-        raise ValueError(
-            "nodes: branch and bound is for models without reach rules; nodes=0 gives the Lagrangian "
-            "bound"
-        )
     states = model.states * (model.horizon or 1)
     if nodes != 0 and states > _MOST_STATES_TO_DIVIDE:
         steps = "" if model.horizon is None else f" in {model.horizon} steps"

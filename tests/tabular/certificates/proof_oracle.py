@@ -15,6 +15,7 @@ from fractions import Fraction
 import numpy as np
 
 import holdfast as hf
+from holdfast.model import Reach
 
 DIGITS = decimal.Context(prec=150, Emin=-99999, Emax=99999)
 
@@ -59,6 +60,13 @@ class Oracle:
         rho = fractions(model.initial)
         self.rho = rho / rho.sum()
         self.gamma = Fraction(model.discount)
+        self.ends, self.start = [np.zeros(S, bool)], [Fraction(0)]
+        for i, c in enumerate(model.constraints, start=1):
+            enters = fractions(c.pays if isinstance(c, Reach) else np.zeros(S))
+            self.ends.append(np.array(c.stops) if isinstance(c, Reach) else np.zeros(S, bool))
+            self.start.append((self.rho * enters).sum())
+            if isinstance(c, Reach):
+                self.signals[i] = self.gamma * enters[self.to]
         self.radius = np.broadcast_to(np.asarray(self.set.radius), (S, A))
 
     def _room(self, floats, p):
@@ -87,15 +95,15 @@ class Oracle:
             return np.ones(len(p), bool)
         return p > 0
 
-    def reached(self, policy):
+    def reached(self, policy, ends):
         S = len(self.p)
         link = np.zeros((S, S), bool)
         for s, a in np.ndindex(*policy.shape):
             if policy[s, a] > 0:
                 link[s, self.to[s, a][self.allowed(s, a)]] = True
-        seen = self.rho > 0
+        seen = (self.rho > 0) & ~ends
         for _ in range(S):
-            seen = seen | (seen[:, None] & link).any(0)
+            seen = (seen | (seen[:, None] & link).any(0)) & ~ends
         return np.flatnonzero(seen)
 
     def lower(self, s, a, y, multiplier):
@@ -185,10 +193,9 @@ class Oracle:
         if (policy < 0).any() or any(abs(total - 1) > Fraction(1e-8) for total in sums):
             return False
         policy = policy / sums[:, None]
-        states = self.reached(policy)
         low, high = [], []
         for i, record in enumerate(proof["signals"]):
-            ends = self.bracket(i, record, policy, states)
+            ends = self.bracket(i, record, policy, self.reached(policy, self.ends[i]))
             if (
                 ends is None
                 or Fraction(record["lower"]) > ends[0]
@@ -220,6 +227,7 @@ class Oracle:
         q = self.kernel(record["moves"])
         if q is None:
             return None
+        L, U = (np.where(self.ends[i], Fraction(0), values) for values in (L, U))
         y = self.signals[i] + self.gamma * L[self.to]
         above = (q * (self.signals[i] + self.gamma * U[self.to])).sum(-1)
         for s in states:
@@ -230,25 +238,40 @@ class Oracle:
             )
             if L[s] > worst or U[s] < (policy[s] * above[s]).sum():
                 return None
-        return (self.rho * L).sum(), (self.rho * U).sum()
+        return self.start[i] + (self.rho * L).sum(), self.start[i] + (self.rho * U).sum()
 
     def bounded(self, record):
         if record["method"] == "occupancies":
             return self.divided(record)
         weights = fractions(record["weights"]) if record["weights"] else np.array([], object)
-        q = self.kernel(record["moves"])
-        if q is None or any(w < 0 for w in weights):
+        if any(w < 0 for w in weights):
             return False
-        signal = sum(
-            (w * c for w, c in zip(weights, self.signals[1:], strict=True)), Fraction(0) * self.p
-        )
-        if record["method"] == "lagrangian":
-            signal = signal + self.signals[0]
-        W = fractions(record["values"])
-        if ((q * (signal + self.gamma * W[self.to])).sum(-1).max(-1) > W).any():
-            return False
-        bound = (self.rho * W).sum() - sum(w * d for w, d in zip(weights, self.d, strict=True))
+        S, W = len(self.p), fractions(record["values"])
+        weights = np.append(Fraction(record["method"] == "lagrangian"), weights)
+        # The number of a set of events: event e is that of the e-th different rule.
+        events = [ends for i, ends in enumerate(self.ends) if ends.any() and self.first(i)]
+        happened = [sum(2**e for e, ends in enumerate(events) if ends[s]) for s in range(S)]
+        for f in range(2 ** len(events)):
+            moves = [[s - f * S, *move] for s, *move in record["moves"] if s // S == f]
+            q = self.kernel(moves)
+            if q is None:
+                return False
+            over = [ends for e, ends in enumerate(events) if f // 2**e % 2]
+            signal = Fraction(0) * self.p
+            for w, c, ends in zip(weights, self.signals, self.ends, strict=True):
+                if not any(np.array_equal(ends, each) for each in over):
+                    signal = signal + w * c
+            following = np.array([W[(f | happened[s]) * S + s] for s in range(S)])
+            best = (q * (signal + self.gamma * following[self.to])).sum(-1).max(-1)
+            if (best > W[f * S : (f + 1) * S]).any():
+                return False
+        first = np.array([W[happened[s] * S + s] for s in range(S)])
+        bound = (self.rho * first).sum() + sum(weights * self.start)
+        bound -= sum(w * d for w, d in zip(weights[1:], self.d, strict=True))
         return bound < 0 if record["method"] == "infeasible" else Fraction(record["value"]) >= bound
+
+    def first(self, i):
+        return not any(np.array_equal(self.ends[i], each) for each in self.ends[:i])
 
     def divided(self, record):
         """Return whether the tree proves its bound, with its own program for every step."""
@@ -262,7 +285,10 @@ class Oracle:
         kernels = [self.kernel(each["moves"]) for each in record["kernels"]]
         if any(q is None for q in kernels):
             return False
-        program = FractionProgram(self, table, kernels, cutoff)
+        rules = [each.get("rule", 0) for each in record["kernels"]]
+        if not all(type(rule) is int and 0 <= rule <= len(self.d) for rule in rules):
+            return False
+        program = FractionProgram(self, table, kernels, cutoff, rules)
         proved = worst_leaf(program, record["tree"], program.everything(), program.limit)
         return proved is not None and Fraction(record["value"]) >= proved
 
@@ -316,11 +342,12 @@ def on_grid(number):
 class FractionProgram:
     """The linear program of a region as rows of fractions, in the order of the document."""
 
-    def __init__(self, oracle, table, kernels, cutoff):
+    def __init__(self, oracle, table, kernels, cutoff, rules=None):
         S, A = table.shape
         self.pairs = [(s, a) for s, a in np.ndindex(S, A) if table[s, a] == a]
         self.S, self.n, self.K = S, len(self.pairs), len(kernels)
         self.cutoff, self.oracle = cutoff, oracle
+        self.rules = [0] * self.K if rules is None else list(rules)
         self.group = [[j for j, (t, _) in enumerate(self.pairs) if t == s] for s in range(S)]
         self.width = 1 + self.K * (self.n + S)
         self.flow = np.full((self.K, self.n, S), Fraction(0))
@@ -383,11 +410,17 @@ class FractionProgram:
                 yield row([(self.visit(k, s), Fraction(-1)), *taken], Fraction(0), True)
             for s in range(self.S):
                 flow = ((self.x(k, j), -gamma * self.flow[k, j, s]) for j in range(self.n))
-                yield row([(self.visit(k, s), Fraction(1)), *flow], self.oracle.rho[s], True)
-            for i, d in enumerate(self.oracle.d, start=1):
-                yield row([(self.x(k, j), -self.mean[k, i, j]) for j in range(self.n)], -d, False)
-            reward = ((self.x(k, j), -self.mean[k, 0, j]) for j in range(self.n))
-            yield row([(0, Fraction(1)), *reward], Fraction(0), False)
+                ended = self.oracle.ends[self.rules[k]][s]
+                flow, mass = ((), Fraction(0)) if ended else (flow, self.oracle.rho[s])
+                yield row([(self.visit(k, s), Fraction(1)), *flow], mass, True)
+            sums = [i for i in range(1, len(self.oracle.d) + 1) if not self.oracle.ends[i].any()]
+            for i in [self.rules[k]] if self.rules[k] else sums:
+                least = self.oracle.d[i - 1] - self.oracle.start[i]
+                entries = [(self.x(k, j), -self.mean[k, i, j]) for j in range(self.n)]
+                yield row(entries, -least, False)
+            if not self.rules[k]:
+                reward = ((self.x(k, j), -self.mean[k, 0, j]) for j in range(self.n))
+                yield row([(0, Fraction(1)), *reward], Fraction(0), False)
             for j, (s, _) in enumerate(self.pairs):
                 if len(self.group[s]) < 2:
                     continue

@@ -14,7 +14,11 @@ from tests.tabular.certificates.random_models import SETS, certified, random_mod
 import holdfast as hf
 from holdfast.tabular.certificates.member_kernels import strict_member
 from holdfast.tabular.certificates.occupancy_model import occupancy_model, rows_of
-from holdfast.tabular.certificates.occupancy_program import PolicyRegion, occupancy_program
+from holdfast.tabular.certificates.occupancy_program import (
+    KernelCopy,
+    PolicyRegion,
+    occupancy_program,
+)
 from holdfast.tabular.certificates.occupancy_tree import distinct
 
 CAMPAIGN = bool(os.environ.get("HOLDFAST_CAMPAIGN"))
@@ -40,7 +44,11 @@ def replayed_bound(model, proof):
     kernels = [proof_oracle.fractions(q) for q in proof.kernels]
     kernels = [q / q.sum(-1, keepdims=True) for q in kernels]
     program = proof_oracle.FractionProgram(
-        proof_oracle.Oracle(model), proof.representative, kernels, Fraction(proof.cutoff)
+        proof_oracle.Oracle(model),
+        proof.representative,
+        kernels,
+        Fraction(proof.cutoff),
+        proof.rules,
     )
     assert Fraction(proof.visit_limit) >= 1 / (1 - Fraction(model.discount))
     assert Fraction(proof.reward_limit) >= program.limit
@@ -135,7 +143,7 @@ def test_kernels_that_serve_in_a_proof_are_members_beyond_rounding(kind):
 def test_nan_proves_nothing():
     model, policy = random_model(0, SHAPE)
     kernel = hf.evaluate(model, policy).reward.kernel
-    program = occupancy_program(occupancy_model(model), [kernel], 0.0)
+    program = occupancy_program(occupancy_model(model), [KernelCopy(kernel)], 0.0)
     numbers = program.at(program.everything())
     objective = np.eye(program.width)[0]
     multipliers = np.full(program.rows, np.nan)
@@ -147,7 +155,8 @@ def test_a_policy_satisfies_every_row_of_its_program():
     model, policy = random_model(7, SHAPE)
     evaluation = hf.evaluate(model, policy)
     kernels = [evaluation.reward.kernel, evaluation.constraints[0].kernel]
-    program = occupancy_program(occupancy_model(model), kernels, -100.0)
+    copies = [KernelCopy(kernel) for kernel in kernels]
+    program = occupancy_program(occupancy_model(model), copies, -100.0)
     states, actions = program.pair_states, program.pair_actions
     pi, point, visits = policy[states, actions], [-100.0], []
     for kernel in kernels:
@@ -208,4 +217,6 @@ def test_without_time_the_lagrangian_bound_stands(river):
 def test_kernels_that_differ_little_are_one():
     first = np.full((1, 1, 2), 0.5)
     other = first + 1e-8 * np.array([1, -1])
-    assert len(distinct([], [first, other, np.array([[[0.4, 0.6]]])])) == 2
+    copies = [KernelCopy(kernel) for kernel in (first, other, np.array([[[0.4, 0.6]]]))]
+    assert len(distinct([], copies)) == 2
+    assert len(distinct(copies[:1], [KernelCopy(first, rule=1), *copies])) == 3

@@ -30,7 +30,7 @@ from tests.tabular.certificates.proof_oracle import Oracle
 import holdfast as hf
 from holdfast.tabular.certificates import checker
 from holdfast.tabular.certificates.checker.check_proof import check, exact
-from holdfast.tabular.certificates.checker.exact_model import log_up, root_up
+from holdfast.tabular.certificates.checker.exact_sets import log_up, root_up
 from holdfast.tabular.certificates.proof import prove
 
 CAMPAIGN = bool(os.environ.get("HOLDFAST_CAMPAIGN"))
@@ -256,7 +256,7 @@ def test_the_checker_is_small_and_imports_the_standard_library_and_numpy_only():
                 imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported.add(node.module)
-    assert 100 < lines <= 600
+    assert 100 < lines <= 650
     foreign = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
     assert {name for name in foreign if not name.startswith(own)} == {"numpy"}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.model import Kernel, RobustCMDP
+from holdfast.model import Kernel, Reach, RobustCMDP
 from holdfast.model.table import TableLayout
 from holdfast.tabular.certificates.occupancy_model import kernel_of_all_steps, policy_of_all_steps
+from holdfast.tabular.certificates.occupancy_program import KernelCopy
 from holdfast.tabular.certificates.upper_bound import LagrangianBound, worst_kernel_at
 from holdfast.tabular.evaluate import Evaluation, evaluate
 
@@ -23,34 +24,47 @@ _BINDING = 1e-3
 
 def first_kernels(
     layout: TableLayout, evaluation: Evaluation, bound: LagrangianBound
-) -> list[np.ndarray | Kernel]:
+) -> list[KernelCopy]:
     """Return a policy's worst kernels for reward and binding constraints, and the bound's own.
 
     The steps of a horizon are further states of the kernels.
     """
-    found: list[np.ndarray | Kernel] = [evaluation.reward.kernel]
-    for constraint in evaluation.constraints:
-        if constraint.margin <= _BINDING * max(1.0, abs(constraint.worst)):
-            found.append(constraint.kernel)
-    found.append(layout.kernel(worst_kernel_at(layout.table, bound)))
-    return [_serving(layout.model, kernel) for kernel in found]
+    common = layout.kernel(worst_kernel_at(layout.table, bound))
+    binding = [
+        i
+        for i, each in enumerate(evaluation.constraints, start=1)
+        if each.margin <= _BINDING * max(1.0, abs(each.worst))
+    ]
+    return [
+        _serving(layout.model, evaluation.reward.kernel),
+        *(_of_constraint(layout.model, evaluation, i) for i in binding),
+        _serving(layout.model, common),
+    ]
 
 
 def further_kernels(
     model: RobustCMDP, policy: Float[np.ndarray, "n A"], cutoff: float
-) -> list[np.ndarray | Kernel]:
+) -> list[KernelCopy]:
     """Return the worst kernels under which a policy misses the cutoff or a constraint.
 
     The steps of a horizon are further states of the policy and of the kernels.
     """
     evaluation = evaluate(model, policy_of_all_steps(model, policy))
-    found = [evaluation.reward.kernel] if not evaluation.reward.worst >= cutoff else []
-    found += [each.kernel for each in evaluation.constraints if not each.margin >= 0]
-    return [_serving(model, kernel) for kernel in found]
+    reached = evaluation.reward.worst >= cutoff
+    found = [] if reached else [_serving(model, evaluation.reward.kernel)]
+    margins = enumerate(evaluation.margins, start=1)
+    return found + [_of_constraint(model, evaluation, i) for i, m in margins if not m >= 0]
 
 
-def _serving(model: RobustCMDP, kernel: np.ndarray | Kernel) -> np.ndarray | Kernel:
-    return kernel_of_all_steps(model, strict_member(model, kernel))
+def _of_constraint(model: RobustCMDP, evaluation: Evaluation, number: int) -> KernelCopy:
+    """Return the worst kernel of a constraint; that of a reach rule serves its own visits."""
+    is_rule = isinstance(model.constraints[number - 1], Reach)
+    kernel = evaluation.constraints[number - 1].kernel
+    return _serving(model, kernel, number if is_rule else 0)
+
+
+def _serving(model: RobustCMDP, kernel: np.ndarray | Kernel, rule: int = 0) -> KernelCopy:
+    return KernelCopy(kernel_of_all_steps(model, strict_member(model, kernel)), rule)
 
 
 def strict_member(model: RobustCMDP, kernel: np.ndarray | Kernel) -> np.ndarray | Kernel:

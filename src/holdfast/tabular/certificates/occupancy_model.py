@@ -1,21 +1,42 @@
 """A model as branch and bound sees it: the steps of a horizon are further states.
 
 With a horizon of H steps, state s at step t is the state t·S + s, and nothing follows the last step.
-Actions that are not allowed are copies of an allowed one.
+With a horizon and `reach` rules, whose probabilities are not discounted, visits are not discounted
+either, and the signals at step t are multiplied by γ^t. Actions that are not allowed are copies of an
+allowed one.
 """
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import NamedTuple, cast
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from holdfast.model import Kernel, RobustCMDP
+from holdfast.model import Kernel, Reach, RobustCMDP
 from holdfast.model.allowed import allowed_copies, only_allowed
 from holdfast.uncertainty import UncertaintySet
 
 _EPS = np.finfo(float).eps
+
+
+class StoppedRule(NamedTuple):
+    """A `reach` rule, as a utility of entering states.
+
+    The visits of a policy start outside the states where the rule ends, and end in them. What enters
+    one of the states to reach has reached it.
+
+    Attributes:
+        stays: whether the rule goes on in each state, (n,).
+        pays: utility of entering each state from another one: ±1, times γ without a horizon, (n,).
+        threshold: least utility, less that of the states of the beginning; rounded down.
+    """
+
+    stays: Bool[np.ndarray, " n"]
+    pays: Float[np.ndarray, " n"]
+    threshold: float
 
 
 class OccupancyModel(NamedTuple):
@@ -25,18 +46,21 @@ class OccupancyModel(NamedTuple):
         representative: the first action of each state that has the same row, signals and set as each
             action, (n, A).
         reward: (n, A), or (n, A, J) if it depends on the next state.
-        utilities: the constraints as utilities, each like the reward. For the mean of a step they are
-            divided by the number of steps.
+        utilities: the constraints on sums and means as utilities, each like the reward. For the mean of
+            a step they are divided by Σ_t γ^t.
         thresholds: least values of the utilities.
+        rules: the `reach` rules, by their number among the constraints, from 1.
         initial: initial distribution, (n,).
-        discount: factor on what follows each state: γ, and 0 at the last step of a horizon, (n,).
-        visits: upper bound on Σ_t γ^t.
+        discount: factor on what follows each state: γ, or 1 with a horizon and rules; 0 at the last step
+            of a horizon, (n,).
+        visits: upper bound on Σ_t γ^t, or on the number of steps with a horizon and rules.
     """
 
     representative: Int[np.ndarray, "n A"]
     reward: Float[np.ndarray, "n A *J"]
     utilities: list[Float[np.ndarray, "n A *J"]]
     thresholds: list[float]
+    rules: dict[int, StoppedRule]
     initial: Float[np.ndarray, " n"]
     discount: Float[np.ndarray, " n"]
     visits: float
@@ -63,9 +87,9 @@ def occupancy_model(model: RobustCMDP) -> OccupancyModel:
     def signal(array: np.ndarray) -> np.ndarray:
         return rows(array, model.by_next_state(array))
 
-    reward = signal(model.reward)
-    utilities = [signal(c.utility) / c.steps for c in model.constraints]
-    parts = [rows(model.nominal, True), reward, *utilities]
+    sums = [c for c in model.constraints if not isinstance(c, Reach)]
+    signals = [signal(model.reward), *(signal(c.utility) / c.steps for c in sums)]
+    parts = [rows(model.nominal, True), *signals]
 
     def add(array: np.ndarray, per_entry: bool) -> np.ndarray:
         parts.append(rows(array, per_entry))
@@ -74,18 +98,38 @@ def occupancy_model(model: RobustCMDP) -> OccupancyModel:
     cast(UncertaintySet, model.uncertainty).map_rows(add)
     if isinstance(model.transitions, Kernel):
         parts.append(rows(model.transitions.successors, True))
-    keys = np.concatenate([p.reshape(*reward.shape[:2], -1) for p in parts], axis=-1)
-    discount = np.full(len(reward), model.discount)
+    n = steps * model.states
+    keys = np.concatenate([p.reshape(n, model.actions, -1) for p in parts], axis=-1)
+    discount, visits = np.full(n, model.discount), float((1 + 4 * _EPS) * model.total_weight)
+    rules = {i: c for i, c in enumerate(model.constraints, start=1) if isinstance(c, Reach)}
+    if model.horizon is not None and rules:
+        falling = np.repeat(model.discount ** np.arange(steps), model.states)
+        signals = [(each.T * falling).T for each in signals]
+        discount, visits = np.ones(n), float(model.horizon)
     if model.horizon is not None:
         discount[-model.states :] = 0.0
     return OccupancyModel(
         representative=(keys[:, :, None] == keys[:, None]).all(-1).argmax(-1),
-        reward=reward,
-        utilities=utilities,
-        thresholds=[c.sign * c.threshold for c in model.constraints],
-        initial=np.r_[model.initial, np.zeros(len(reward) - model.states)],
+        reward=signals[0],
+        utilities=signals[1:],
+        thresholds=[c.sign * c.threshold for c in sums],
+        rules={i: _stopped(model, rule) for i, rule in rules.items()},
+        initial=np.r_[model.initial, np.zeros(n - model.states)],
         discount=discount,
-        visits=(1 + 4 * _EPS) * model.total_weight,
+        visits=visits,
+    )
+
+
+def _stopped(model: RobustCMDP, rule: Reach) -> StoppedRule:
+    """Return a rule of a model over the states of all steps."""
+    steps, factor = model.horizon or 1, 1.0 if model.horizon else model.discount
+    initial = [Fraction(mass) for mass in np.asarray(model.initial).tolist()]
+    reached = sum((initial[s] for s in rule.target), Fraction()) / sum(initial)
+    threshold = int(rule.sign) * (Fraction(rule.threshold) - reached)
+    return StoppedRule(
+        stays=np.tile(~rule.stops, steps),
+        pays=np.tile(factor * rule.pays, steps),
+        threshold=math.nextafter(float(threshold), -math.inf),
     )
 
 

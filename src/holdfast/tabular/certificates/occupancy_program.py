@@ -5,6 +5,11 @@ relaxation. Under q_k a policy π has the discounted visits X_k(s) and x_k(s, a)
 satisfy the flow equations of q_k; a feasible policy satisfies every constraint under every q_k, and
 its worst-case reward t is at most r·x_k for every k.
 
+The probability of a `reach` rule is not a sum over these visits, which go on after the event. A copy of
+the visits for a kernel and a rule is *stopped*: it starts outside the states where the rule ends, and
+what enters them leaves it. The probability under q_k is then linear in x_k: what enters the states to
+reach, and the initial mass in them. So a copy is either for the reward and all sums, or for one rule.
+
 Only the products are not linear: all copies have the same π. The program does not contain π. It compares
 every copy with the copy of q_0, by the ratio of their visits. If l ≤ π ≤ u and
 a·X_0 − α ≤ X_k ≤ b·X_0 + β, then (π − l)·(X_k − a·X_0 + α) ≥ 0 and its three relatives are linear in the
@@ -17,15 +22,17 @@ s_j is the state of pair j. A node of the search is a box l ≤ π ≤ u with a 
 k ≥ 1 and s, numbered f = (k − 1)·S + s; b may be infinite. With a horizon the states are those of all
 steps (`occupancy_model`), and γ is zero after the last one.
 
-The variables, in this order: t; then for each k, x_k(j) for j < n and X_k(s) for s < S. Their bounds: t
-in [cutoff, reward_limit], the others in [0, visit_limit].
+The variables, in this order: t; then for each copy k, x_k(j) for j < n and X_k(s) for s < S. Their
+bounds: t in [cutoff, reward_limit], the others in [0, visit_limit].
 
 The rows, in this order, for each k:
 
 1. for each s, the equation Σ_j x_k(j) − X_k(s) = 0, over the pairs of s;
-2. for each s', the equation X_k(s') − γ Σ_j q_k(s'|j)·x_k(j) = ρ(s');
-3. for each constraint i, −Σ_j u_i(j)·x_k(j) ≤ −d_i, u_i(j) the mean of its utility under q_k;
-4. t − Σ_j r(j)·x_k(j) ≤ 0, r(j) the mean reward under q_k;
+2. for each s', the equation X_k(s') − γ Σ_j q_k(s'|j)·x_k(j) = ρ(s'); in a stopped copy X_k(s') = 0
+   where its rule ends;
+3. for each constraint i on a sum, −Σ_j u_i(j)·x_k(j) ≤ −d_i, u_i(j) the mean of its utility under q_k;
+   in a stopped copy only the row of its rule, with the initial mass in the states to reach in d_i;
+4. t − Σ_j r(j)·x_k(j) ≤ 0, r(j) the mean reward under q_k; not in a stopped copy;
 5. for each pair j of a state with at least two pairs, with D_k = x_k(j) − l·X_k(s_j) and
    U_k = u·X_k(s_j) − x_k(j): for k = 0 the two rows −D_0 ≤ 0, −U_0 ≤ 0; for k ≥ 1 the four rows
    −D_k + a·D_0 ≤ α·(u − l),  D_k − b·D_0 ≤ β·(u − l),  −U_k + a·U_0 ≤ α·(u − l),
@@ -93,6 +100,19 @@ class LinearProgram(NamedTuple):
     upper: Float[np.ndarray, " columns"]
 
 
+class KernelCopy(NamedTuple):
+    """A copy of a policy's visits.
+
+    Attributes:
+        kernel: a member of the set, from `kernel_of_all_steps`.
+        rule: number of the `reach` rule that the copy is for, among the constraints from 1; 0 for the
+            reward and all sums.
+    """
+
+    kernel: np.ndarray | Kernel
+    rule: int = 0
+
+
 class _Row(NamedTuple):
     columns: np.ndarray
     entries: np.ndarray
@@ -109,7 +129,7 @@ class OccupancyProgram:
         representative: the action that stands for each action, (S, A).
         pair_states: s_j, (n,).
         pair_actions: the action of each pair, (n,).
-        kernels: number of kernels K.
+        kernels: number of copies K.
         cutoff: least reward of the policies under consideration.
         reward_limit: upper bound on t.
         visit_limit: upper bound on every X_k(s), at least Σ_t γ^t.
@@ -270,35 +290,42 @@ class OccupancyProgram:
 
 
 def occupancy_program(
-    model: OccupancyModel, kernels: list[np.ndarray | Kernel], cutoff: float
+    model: OccupancyModel, copies: list[KernelCopy], cutoff: float
 ) -> OccupancyProgram:
     """Return the program for a model and members of its uncertainty set.
 
     Arguments:
         model: the model.
-        kernels: members of the set, from `kernel_of_all_steps`. Rows are normalised again.
+        copies: the copies; the first one is for the reward. Rows of kernels are normalised again.
         cutoff: least reward of the policies under consideration.
     """
-    representative, initial = model.representative, model.initial
+    representative = model.representative
     states, actions = np.nonzero(representative == np.arange(representative.shape[1]))
-    S, n = len(initial), len(states)
+    S, n = len(model.initial), len(states)
     own = [np.flatnonzero(states == s) for s in range(S)]
     pairs = np.arange(n)
     rows: list[_Row] = []
     largest, longest = -np.inf, 0
-    for k, kernel in enumerate(kernels):
+    for k, copy in enumerate(copies):
         taken = 1 + k * (n + S) + pairs
         visits = 1 + k * (n + S) + n + np.arange(S)
-        successors, q = rows_of(kernel)
+        successors, q = rows_of(copy.kernel)
         q = q[states, actions]
         q = q / q.sum(-1, keepdims=True)
         longest = max(longest, q.shape[-1])
-        flow = np.zeros((n, S))
         target = np.arange(S) if successors is None else successors[states, actions]
-        np.add.at(flow, (pairs[:, None], target), model.discount[states, None] * q)
-        utilities = [_mean(utility[states, actions], q) for utility in model.utilities]
         reward, size = _mean(model.reward[states, actions], q)
         largest = max(largest, float((reward + 4 * longest * _EPS * size).max()))
+        stays = np.ones(S, bool)
+        thresholds = model.thresholds
+        utilities = [_mean(utility[states, actions], q) for utility in model.utilities]
+        if copy.rule:
+            stays, pays, threshold = model.rules[copy.rule]
+            thresholds, utilities = [threshold], [_mean(np.broadcast_to(pays[target], q.shape), q)]
+        flow = np.zeros((n, S))
+        leaving = model.discount[states, None] * stays[target] * q
+        np.add.at(flow, (pairs[:, None], target), leaving)
+        initial = np.where(stays, model.initial, 0.0)
 
         for s in range(S):
             columns = np.append(taken[own[s]], visits[s])
@@ -308,10 +335,12 @@ def occupancy_program(
             columns = np.append(visits[s], taken[into])
             entries = np.append(1.0, -flow[into, s])
             rows.append(_Row(columns, entries, float(initial[s]), "="))
-        for threshold, (mean, mean_size) in zip(model.thresholds, utilities, strict=True):
+        for threshold, (mean, mean_size) in zip(thresholds, utilities, strict=True):
             rows.append(_Row(taken, -mean, -threshold, "<", mean_size))
-        columns = np.append(0, taken)
-        rows.append(_Row(columns, np.append(1.0, -reward), 0.0, "<", np.append(1.0, size)))
+        if not copy.rule:
+            columns = np.append(0, taken)
+            entries, sizes = np.append(1.0, -reward), np.append(1.0, size)
+            rows.append(_Row(columns, entries, 0.0, "<", sizes))
         for j in pairs[[len(own[s]) > 1 for s in states]]:
             columns = np.array([taken[j], visits[states[j]], 1 + j, 1 + n + states[j]])
             columns, count = (columns, 4) if k else (columns[:2], 2)
@@ -325,7 +354,7 @@ def occupancy_program(
         representative=representative,
         pair_states=states,
         pair_actions=actions,
-        kernels=len(kernels),
+        kernels=len(copies),
         cutoff=float(cutoff),
         reward_limit=max(float(cutoff), float(above)),
         visit_limit=model.visits,

@@ -55,9 +55,12 @@ class OccupancyProof:
             of a horizon.
         kernels: members of the set, (K, S, A, J).
         successors: next states of the entries, (S, A, J); None if entry s' is state s'.
+        rules: number of the `reach` rule that each kernel is for, among the constraints from 1; 0 for
+            the reward and all sums, (K,).
         cutoff: lower bound of t: policies with less reward need no bound.
-        reward_limit: upper bound of t, at least the largest mean reward/(1−γ).
-        visit_limit: upper bound of visits, at least Σ_t γ^t.
+        reward_limit: upper bound of t, at least the largest mean reward times `visit_limit`.
+        visit_limit: upper bound of visits: at least Σ_t γ^t, or the number of steps with a horizon
+            and rules.
         node_parent: number of the parent, smaller than the node's own; −1 for the root, node 0.
         node_place: the pair j, or n + f for the cone f, that divides the parent.
         node_point: where it is divided.
@@ -75,6 +78,7 @@ class OccupancyProof:
     representative: Int[np.ndarray, "S A"]
     kernels: Float[np.ndarray, "K S A J"]
     successors: Int[np.ndarray, "S A J"] | None
+    rules: Int[np.ndarray, " K"]
     cutoff: float
     reward_limit: float
     visit_limit: float

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.model import Kernel
 from holdfast.tabular.certificates.occupancy_division import (
     GRID,
     NO_SLACK,
@@ -35,6 +34,7 @@ from holdfast.tabular.certificates.occupancy_division import (
 )
 from holdfast.tabular.certificates.occupancy_model import OccupancyModel, rows_of
 from holdfast.tabular.certificates.occupancy_program import (
+    KernelCopy,
     PolicyRegion,
     occupancy_program,
 )
@@ -107,12 +107,12 @@ class TreeResult(NamedTuple):
 
 # From a policy (S, A): the worst kernels of the signals that keep it from being feasible and at least as
 # good as the cutoff.
-FindKernels = Callable[[Float[np.ndarray, "S A"]], list[np.ndarray | Kernel]]
+FindKernels = Callable[[Float[np.ndarray, "S A"]], list[KernelCopy]]
 
 
 def occupancy_tree(
     model: OccupancyModel,
-    kernels: list[np.ndarray | Kernel],
+    kernels: list[KernelCopy],
     cutoff: float,
     limits: TreeLimits,
     find_kernels: FindKernels,
@@ -125,7 +125,8 @@ def occupancy_tree(
 
     Arguments:
         model: the model.
-        kernels: members of the uncertainty set to start with.
+        kernels: members of the uncertainty set to start with, and what each is for. The first one is
+            for the reward.
         cutoff: reward that is near enough to the policy at hand.
         limits: limits of the search.
         find_kernels: function that returns further kernels for a policy of the relaxation.
@@ -137,25 +138,24 @@ def occupancy_tree(
     return search.result()
 
 
-def distinct(
-    known: list[np.ndarray | Kernel], found: list[np.ndarray | Kernel]
-) -> list[np.ndarray | Kernel]:
-    """Return the known kernels, then the found ones that differ from all before them.
+def distinct(known: list[KernelCopy], found: list[KernelCopy]) -> list[KernelCopy]:
+    """Return the known kernels, then the found ones that differ from all before them for the same rule.
 
     Kernels that differ by less than 1e-6 in every entry bound the reward alike.
     """
     kept = list(known)
-    for kernel in found:
-        rows = rows_of(kernel)[1]
-        if all(np.abs(rows - rows_of(other)[1]).max() > 1e-6 for other in kept):
-            kept.append(kernel)
+    for copy in found:
+        rows = rows_of(copy.kernel)[1]
+        others = [rows_of(other.kernel)[1] for other in kept if other.rule == copy.rule]
+        if all(np.abs(rows - other).max() > 1e-6 for other in others):
+            kept.append(copy)
     return kept
 
 
 @dataclasses.dataclass
 class _Search:
     model: OccupancyModel
-    kernels: list[np.ndarray | Kernel]
+    kernels: list[KernelCopy]
     cutoff: float
     limits: TreeLimits
     find_kernels: FindKernels
@@ -332,12 +332,13 @@ class _Search:
 
     def result(self) -> TreeResult:
         program = self.program
-        rows = [rows_of(kernel) for kernel in self.kernels]
+        rows = [rows_of(copy.kernel) for copy in self.kernels]
         proof = OccupancyProof(
             value=self.bound,
             representative=self.model.representative,
             kernels=np.stack([q for _, q in rows]),
             successors=rows[0][0],
+            rules=np.array([copy.rule for copy in self.kernels]),
             cutoff=program.cutoff,
             reward_limit=program.reward_limit,
             visit_limit=program.visit_limit,

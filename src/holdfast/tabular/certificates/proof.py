@@ -7,7 +7,8 @@ above are shifted up in the same way. A kernel becomes moves of probability from
 scaled down until the checker finds it in the set.
 
 The checker's model has the states of all steps on one axis, copies of an allowed action in place of the
-others, and the mean of a step as the sum of a smaller signal.
+others, and the mean of a step as the sum of a smaller signal. With a horizon and `reach` rules its sums
+have their discounts in the signals. Its bound on all policies is on states × events.
 """
 
 from __future__ import annotations
@@ -19,29 +20,31 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
-import scipy.sparse.linalg
 from jaxtyping import Float
 
 from holdfast._support.files import write_text
 from holdfast._support.precision import float64
-from holdfast.model import Kernel, RobustCMDP
-from holdfast.model.allowed import allowed_copies, only_allowed
+from holdfast.model import Reach, RobustCMDP
+from holdfast.model.allowed import only_allowed
 from holdfast.model.by_step import over_steps
 from holdfast.model.table import TableLayout, layout_of
 from holdfast.tabular.certificates.checker import check_proof as checker
 from holdfast.tabular.certificates.checker.evidence import read_kernel, read_policy
-from holdfast.tabular.certificates.checker.exact_model import ExactModel, Rows, Table, Vector, mean
+from holdfast.tabular.certificates.checker.exact_model import ExactModel, Rows, Signal, Vector
 from holdfast.tabular.certificates.proof_kernels import (
     Moves,
     kernel_moves,
     matching_moves,
     transport_moves,
 )
+from holdfast.tabular.certificates.proof_optimum import (
+    RowEntries,
+    best_values,
+    optimum_and_kernel,
+    own_rows,
+)
 from holdfast.tabular.certificates.proof_tree import tree_record, up
-from holdfast.tabular.evaluation.optimum import robust_optimum
 from holdfast.tabular.evaluation.values import PolicyValues
 from holdfast.tabular.evaluation.worst_case import Dual, worst_case, worst_kernel
 from holdfast.uncertainty import (
@@ -60,8 +63,6 @@ _SETS = (KL, ChiSquare, Contamination, Interval, TotalVariation, Wasserstein)
 # Proved ends may miss the certificate's numbers by this, relative to max(1, |number|): vectors are
 # stored as doubles, and the errors of a certificate are often smaller than what that costs.
 _SLACK = 1e-9
-# Limit on the rounds of policy iteration under one kernel. It ends by itself within about ten.
-_MAX_ROUNDS = 100
 
 
 def save_proof(certificate: Certificate, path: str | os.PathLike[str]) -> None:
@@ -110,9 +111,8 @@ def prove(certificate: Certificate) -> dict[str, Any]:
                 f"{shown.name}: the proved values, {record['lower']!r} to {record['upper']!r}, are "
                 f"further apart than the certificate's error {shown.error:.1e} allows"
             )
-    upper = [
-        Fraction(record["upper"]) - d for record, d in zip(found[1:], exact.thresholds, strict=True)
-    ]
+    pairs = zip(found[1:], exact.signals[1:], strict=True)
+    upper = [Fraction(record["upper"]) - signal.threshold for record, signal in pairs]
     feasible: bool | None = None
     if all(record["margin"] >= 0 for record in found[1:]):
         feasible = True
@@ -136,35 +136,36 @@ def _signal(
 ) -> dict[str, Any]:
     """Return claims and evidence for the worst-case value of one signal."""
     assert worst.multipliers is not None
-    states = exact.reachable(policy)
-    # Signals of constraints on the mean of a step are divided by the number of steps.
-    unit = layout.model.constraints[i - 1].steps if i else 1.0
-    values = layout.unpad(worst.values[i]).ravel() / unit
-    signal = exact.signals[i]
+    signal, units = exact.signals[i], _units(layout.model, i)
+    states = exact.reachable(signal, policy)
+    values = layout.unpad(worst.values[i]).ravel() * units
     found = layout.unpad(worst.multipliers[i]).reshape(len(values), -1)
-    multipliers = _multipliers(exact, signal, values, found, unit)
+    multipliers = _multipliers(exact, signal, values, found, units)
     table = [[Fraction(m or 0) for m in row] for row in multipliers]
     lower = _shifted(
         layout.model,
+        exact,
         values,
         states,
         lambda v: checker.excess_below(exact, policy, signal, table, v)[0],
         -1,
     )
-    moves = _moves(layout, exact, worst_kernel(layout.table, worst, i), signal, values)
+    q = own_rows(layout, worst_kernel(layout.table, worst, i))
+    moves = _moves(layout, exact, q, signal, values)
     kernel = read_kernel(exact, {"moves": moves}, "the prover")
     upper = _shifted(
         layout.model,
+        exact,
         values,
         states,
         lambda v: checker.excess_above(exact, policy, signal, kernel, v)[0],
         1,
     )
-    low = mean(exact.initial, lower)
-    margin = {"margin": -up(exact.thresholds[i - 1] - low)} if i else {}
+    low = signal.value(lower)
+    margin = {"margin": -up(signal.threshold - low)} if i else {}
     return {
         "lower": -up(-low),
-        "upper": up(mean(exact.initial, upper)),
+        "upper": up(signal.value(upper)),
         **margin,
         "lower_values": [float(v) for v in lower],
         "multipliers": multipliers
@@ -175,11 +176,22 @@ def _signal(
     }
 
 
+def _units(model: RobustCMDP, i: int) -> Float[np.ndarray, " n"]:
+    """Return the factor from values of signal i to those of the checker, in the states of all steps."""
+    rules = [isinstance(constraint, Reach) for constraint in model.constraints]
+    units = np.ones((model.horizon or 1) * model.states)
+    if i and rules[i - 1]:
+        return units
+    if model.horizon is not None and any(rules):
+        units = np.repeat(model.discount ** np.arange(model.horizon), model.states)
+    return units / model.constraints[i - 1].steps if i else units
+
+
 def _bounds(
     certificate: Certificate, layout: TableLayout, exact: ExactModel
 ) -> list[dict[str, Any]]:
     """Return claims and evidence for the bound on all policies."""
-    bound, size = certificate.upper_bound, len(exact.thresholds)
+    bound, size = certificate.upper_bound, len(exact.signals) - 1
     if bound == math.inf:
         return []
     # Without a requested bound the multipliers are NaN, and a model can still be shown infeasible.
@@ -201,75 +213,36 @@ def _best(
     layout: TableLayout, exact: ExactModel, weights: Float[np.ndarray, " m"], method: str
 ) -> tuple[dict[str, Any], Fraction]:
     """Return the evidence that bounds the largest value of weighted signals, and the bound."""
-    table, reward = layout.table, float(method == "lagrangian")
-    combined = jnp.tensordot(jnp.asarray([reward, *weights.tolist()]), table.signals, axes=1)
+    reward = float(method == "lagrangian")
     # In the checker's model signals of means of a step are smaller, so that their weights are larger.
-    weights = weights * [constraint.steps for constraint in layout.model.constraints]
-    exact_weights = [Fraction(reward), *map(Fraction, weights.tolist())]
-    joint = table.with_signals(combined[None])
-    optimum = robust_optimum(table, combined)
-    worst = worst_case(joint, optimum.policy, Dual(), optimum.values)
-    values = layout.unpad(worst.values[0]).ravel()
-    signal = exact.combined(exact_weights)
-    moves = _moves(layout, exact, worst_kernel(joint, worst, 0), signal, values)
-    kernel = read_kernel(exact, {"moves": moves}, "the prover")
-    everywhere = range(len(values))
+    own = weights * [constraint.steps for constraint in layout.model.constraints]
+    wide, signal = exact.remembering([Fraction(reward), *map(Fraction, own.tolist())])
+    entries = RowEntries.of(wide, signal)
+    values, q = optimum_and_kernel(layout, exact, entries, np.append(reward, weights))
+    moves = _moves(layout, wide, q, signal, values)
+    kernel = read_kernel(wide, {"moves": moves}, "the prover")
+    exactly = np.array([float(mass) for rows in kernel for row in rows for mass in row])
     shifted = _shifted(
         layout.model,
-        _best_values(exact, kernel, signal, values),
-        everywhere,
-        lambda v: checker.excess_above(exact, None, signal, kernel, v)[0],
+        wide,
+        best_values(entries, exactly, values),
+        range(len(values)),
+        lambda v: checker.excess_above(wide, None, signal, kernel, v)[0],
         1,
     )
     record = {
         "method": method,
-        "weights": weights.tolist(),
+        "weights": own.tolist(),
         "values": [float(v) for v in shifted],
         "moves": moves,
     }
-    proved = mean(exact.initial, shifted) - mean(exact_weights[1:], exact.thresholds)
-    return record, proved
-
-
-def _best_values(
-    exact: ExactModel,
-    kernel: Table,
-    signal: Table,
-    values: Float[np.ndarray, " S"],
-) -> Float[np.ndarray, " S"]:
-    """Return the largest values of a signal under one kernel, by policy iteration."""
-    states, actions = len(exact.rows), len(exact.rows[0])
-    entries = [
-        (s * actions + a, to, float(q * row.discount), float(q * c))
-        for s, rows in enumerate(exact.rows)
-        for a, row in enumerate(rows)
-        for to, q, c in zip(row.to, kernel[s][a], signal[s][a], strict=True)
-    ]
-    pair, to, q, qc = map(np.array, zip(*entries, strict=True))
-    reward = np.bincount(pair, qc, states * actions)
-    chain = scipy.sparse.csr_array((q, (pair, to)), (states * actions, states))
-    identity = scipy.sparse.eye_array(states)
-    chosen = None
-    for _ in range(_MAX_ROUNDS):
-        found = (reward + chain @ values).reshape(states, actions)
-        best = found.argmax(-1)
-        # An action changes only if another one is better by more than rounding.
-        if chosen is not None:
-            rows = np.arange(states)
-            gain = found[rows, best] - found[rows, chosen]
-            best = np.where(gain > 1e-13 * np.abs(found).max(), best, chosen)
-            if (best == chosen).all():
-                break
-        chosen = best
-        taken = np.arange(states) * actions + chosen
-        system = scipy.sparse.csc_array(identity - chain[taken])
-        values = scipy.sparse.linalg.splu(system).solve(reward[taken])
-    return values
+    return record, signal.value(shifted) - signal.threshold
 
 
 def _shifted(
     model: RobustCMDP,
-    values: Float[np.ndarray, " S"],
+    exact: ExactModel,
+    values: Float[np.ndarray, " n"],
     states: Sequence[int],
     excess: Callable[[list[Fraction]], Fraction],
     sign: int,
@@ -279,9 +252,11 @@ def _shifted(
     The values are rounded to multiples of the last bit of the largest one, so that the sums with a
     multiple of it are exact.
     """
-    unit = Fraction(2) ** (math.frexp(max(abs(float(values[s])) for s in states))[1] - 52)
+    largest = max((abs(float(values[s])) for s in states), default=0.0)
+    unit = Fraction(2) ** (math.frexp(largest)[1] - 52)
     grid = [round(Fraction(value) / unit) * unit for value in values.tolist()]
-    missing, discount = excess(grid) / unit, Fraction(model.discount)
+    # An upward shift of a lower bound would not carry over where the signal ends.
+    missing, discount = max(excess(grid), Fraction()) / unit, exact.rows[0][0].discount
     if model.horizon is None:
         shifts = [math.ceil(missing / (1 - discount))]
     else:
@@ -289,21 +264,21 @@ def _shifted(
         for _ in range(1, model.horizon):
             shifts.insert(0, math.ceil(missing + discount * shifts[0]))
     return [
-        Fraction(float(value + sign * shifts[s // model.states] * unit))
+        Fraction(float(value + sign * shifts[s // model.states % len(shifts)] * unit))
         for s, value in enumerate(grid)
     ]
 
 
 def _multipliers(
     exact: ExactModel,
-    signal: Table,
+    signal: Signal,
     values: Float[np.ndarray, " S"],
     found: Float[np.ndarray, "S A"],
-    unit: float,
+    units: Float[np.ndarray, " S"],
 ) -> list[list[float | None]]:
     """Return a dual variable for each row of a KL, χ² or Wasserstein set; None for the others.
 
-    Those that were found are for targets that are larger by the factor `unit`.
+    Those that were found are for targets without the factor `units`.
     """
     if exact.kind not in ("kl", "chi-square", "wasserstein"):
         return [[None] * len(rows) for rows in exact.rows]
@@ -311,18 +286,18 @@ def _multipliers(
 
     def of_row(s: int, a: int) -> float | None:
         row = exact.rows[s][a]
-        if row.radius is None:
+        if row.radius is None or not units[s]:  # a power of γ may underflow
             return None
-        y = exact.targets(row, signal[s][a], fractions)
+        y = exact.targets(signal, s, a, fractions)
         if exact.kind == "kl":
             # The table may have merged entries; the multiplier is the same.
-            return float(found[s, a] * unit) if found[s, a] > 0 else None
+            return float(found[s, a] / units[s]) if found[s, a] > 0 else None
         if exact.kind == "chi-square":
             return _depth(row.p, y, row.radius)
         if row.radius == 0:  # a price at which no target is worth a move over a positive distance
             least = min((d for away in exact.metric for d in away if d), default=Fraction(1))
             return float((max(y) - min(y)) / least * 2)
-        return float(found[s, a] / unit)
+        return float(found[s, a] * units[s])
 
     return [[of_row(s, a) for a in range(len(rows))] for s, rows in enumerate(exact.rows)]
 
@@ -355,17 +330,24 @@ def _depth(p: Vector, y: Vector, radius: Fraction) -> float:
 def _moves(
     layout: TableLayout,
     exact: ExactModel,
-    kernel: Any,
-    signal: Table,
-    values: Float[np.ndarray, " S"],
+    q: Float[np.ndarray, "n A K"],
+    signal: Signal,
+    values: Float[np.ndarray, " n"],
 ) -> Moves:
-    """Return the moves of a worst-case kernel of the table, the worst response to values."""
+    """Return the moves of a worst-case kernel, the worst response to values.
+
+    Arguments:
+        layout: the model.
+        exact: the same for the checker, perhaps on states that know events.
+        q: the kernel, from `own_rows`.
+        signal: the signal.
+        values: one number for each state of `exact`.
+    """
     model = only_allowed(layout.model)
-    if isinstance(model.uncertainty, Wasserstein):
-        shape = model.states, model.actions, model.states
-        rows = over_steps(model.uncertainty, model.horizon or 1, shape)
-        return kernel_moves(exact, transport_moves(exact, rows, signal, values))
-    own = layout.kernel(kernel)
-    q = own.probabilities if isinstance(own, Kernel) else own
-    q = q[..., np.arange(model.states)[:, None], allowed_copies(layout.model), :]
-    return kernel_moves(exact, matching_moves(exact, q.reshape(len(exact.rows), *q.shape[-2:])))
+    if not isinstance(model.uncertainty, Wasserstein):
+        return kernel_moves(exact, matching_moves(exact, q))
+    shape, steps = (model.states, model.actions, model.states), model.horizon or 1
+    rows = over_steps(model.uncertainty, steps, shape)
+    sets = len(exact.rows) // (steps * model.states)
+    rows = over_steps(rows, sets, (steps * model.states, *shape[1:]))
+    return kernel_moves(exact, transport_moves(exact, rows, signal, values))

@@ -14,7 +14,12 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import Float
 
-from holdfast.tabular.certificates.checker.exact_model import ExactModel, ExactRow, Table, member
+from holdfast.tabular.certificates.checker.exact_model import (
+    ExactModel,
+    ExactRow,
+    Signal,
+)
+from holdfast.tabular.certificates.checker.exact_sets import member
 from holdfast.uncertainty import UncertaintySet, Wasserstein
 
 # Shares by which moves are reduced until the row is in the set: some rounding errors, then more.
@@ -101,8 +106,8 @@ def _cheapest(exact: ExactModel, gives: dict[int, float], takes: dict[int, float
         cost.ravel(),
         A_ub=leave,
         b_ub=out / out.sum(),
-        A_eq=arrive[1:],
-        b_eq=(into / into.sum())[1:],
+        A_eq=arrive,
+        b_eq=into / into.sum(),
         method="highs",
     )
     mass = (
@@ -114,7 +119,7 @@ def _cheapest(exact: ExactModel, gives: dict[int, float], takes: dict[int, float
 def transport_moves(
     exact: ExactModel,
     uncertainty: UncertaintySet,
-    signal: Table,
+    signal: Signal,
     values: Float[np.ndarray, " S"],
 ) -> Callable[[int, int], RowMoves]:
     """Return the function from a row to the moves of the worst response to values.
@@ -128,9 +133,10 @@ def transport_moves(
     assert isinstance(uncertainty, Wasserstein)
     actions = len(exact.rows[0])
     nominal = np.array([[[float(p) for p in row.p] for row in rows] for rows in exact.rows])
-    paid = np.array([[[float(c) for c in row] for row in rows] for rows in signal])
+    paid = np.array([[[float(c) for c in row] for row in rows] for rows in signal.paid])
+    goes_on = np.isin(np.arange(len(values)), list(signal.ends), invert=True) * values
     following = np.array(
-        [[float(row.discount) * values[row.to] for row in rows] for rows in exact.rows]
+        [[float(row.discount) * goes_on[row.to] for row in rows] for rows in exact.rows]
     )
     targets = jnp.asarray(paid + following)
     _, plan = uncertainty.respond_with_plan(jnp.asarray(nominal), targets)

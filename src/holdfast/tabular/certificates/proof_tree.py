@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from holdfast.tabular.certificates.checker.evidence import (
     EMPTY,
     NARROWED,
+    Copy,
     ExactProgram,
     read_kernel,
     replay,
@@ -37,8 +38,10 @@ def tree_record(exact: ExactModel, proof: OccupancyProof) -> Record:
     chosen = proof.representative
     pairs = [(int(s), int(a)) for s, a in np.ndindex(*chosen.shape) if chosen[s, a] == a]
     members = [read_kernel(exact, {"moves": moves}, "the prover") for moves in kernels]
+    rules = [int(rule) for rule in proof.rules]
     rows = [[kernel[s][a] for s, a in pairs] for kernel in members]
-    program = ExactProgram(exact, pairs, rows, Fraction(proof.cutoff))
+    copies: list[Copy] = list(zip(rows, rules, strict=True))
+    program = ExactProgram(exact, pairs, copies, Fraction(proof.cutoff))
     nodes: list[Record] = [{"steps": []} for _ in proof.node_parent]
     for n, parent in enumerate(proof.node_parent):
         if n:
@@ -67,7 +70,10 @@ def tree_record(exact: ExactModel, proof: OccupancyProof) -> Record:
         "value": up(value),
         "cutoff": proof.cutoff,
         "representative": chosen.tolist(),
-        "kernels": [{"moves": moves} for moves in kernels],
+        "kernels": [
+            {"moves": moves} | ({"rule": rule} if rule else {})
+            for moves, rule in zip(kernels, rules, strict=True)
+        ],
         "tree": nodes[0],
     }
 

@@ -10,7 +10,7 @@ depends on, has a worst-case reward above ρ·W − λ·d. A bound on stationary
 regions of policies: every step is a bound by weak duality on a linear program, and the leaves cover all
 policies. `docs/how-to/proofs.md` describes the file, and the variables and rows of the program.
 
-The checker is this package: three modules, so that each has one idea, with at most 600 lines of code in
+The checker is this package: four modules, so that each has one idea, with at most 650 lines of code in
 all. It imports the standard library, and NumPy to read model files. A test counts and checks both.
 """
 
@@ -23,21 +23,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-from holdfast.tabular.certificates.checker import evidence
+from holdfast.tabular.certificates.checker import evidence, exact_sets
 from holdfast.tabular.certificates.checker import exact_model as rational
 from holdfast.tabular.certificates.checker.exact_model import ExactModel, Record, Rows, require
 
+Signal = rational.Signal
 Table = rational.Table
 FORMAT = "holdfast-proof-1"
-
-
-class Saveable(Protocol):
-    """A model that can write itself to a file, such as a `RobustCMDP`."""
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a `.npz` file."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +49,11 @@ class ProofCheck:
     reason: str
 
     def __str__(self) -> str:
-        if not self.accepted:
-            return f"refused: {self.reason}"
-        return "\n".join(
-            ["accepted: every claim was verified in exact arithmetic", *self.statements]
-        )
+        lines = ["accepted: every claim was verified in exact arithmetic", *self.statements]
+        return "\n".join(lines) if self.accepted else f"refused: {self.reason}"
 
 
-def check_proof(
-    path: str | os.PathLike[str], model: str | os.PathLike[str] | Saveable
-) -> ProofCheck:
+def check_proof(path: str | os.PathLike[str], model: str | os.PathLike[str] | Any) -> ProofCheck:
     """Return whether a proof file proves its claims about a policy in a model.
 
     The check uses exact rational arithmetic and directed rounding. It needs neither JAX nor a solver,
@@ -98,7 +87,7 @@ def check_proof(
     return check(proof, exact(model))
 
 
-def exact(model: str | os.PathLike[str] | Saveable) -> ExactModel:
+def exact(model: str | os.PathLike[str] | Any) -> ExactModel:
     """Return a model or its file in exact arithmetic."""
     if isinstance(model, (str, os.PathLike)):
         return rational.read_model(model)
@@ -122,14 +111,15 @@ def _verified(proof: Record, model: ExactModel) -> Iterable[str]:
     signals = evidence.read_list(proof, "signals", "the proof", dict)
     require(len(signals) == len(model.signals), f"signals: expected {len(model.signals)} records")
     ends = [_values(model, policy, i, record) for i, record in enumerate(signals)]
-    margins = [(low - d, up - d) for (low, up), d in zip(ends[1:], model.thresholds, strict=True)]
-    for i, (margin, _) in enumerate(margins):
-        evidence.check_claim(signals[i + 1], "margin", f"constraint {i}", margin, at_most=True)
+    rules = list(zip(model.signals, ends, signals, strict=True))[1:]
+    for i, (signal, (low, _), record) in enumerate(rules):
+        margin = low - signal.threshold
+        evidence.check_claim(record, "margin", f"constraint {i}", margin, at_most=True)
     decided = isinstance(claimed, bool)
     require(decided or claimed is None, "feasible: expected true, false or null")
-    holds = claimed is not True or all(low >= 0 for low, _ in margins)
+    holds = claimed is not True or all(low >= each.threshold for each, (low, _), _ in rules)
     require(holds, "feasible: a margin is below zero")
-    fails = claimed is not False or any(up < 0 for _, up in margins)
+    fails = claimed is not False or any(up < each.threshold for each, (_, up), _ in rules)
     require(fails, "feasible: no violation is proved")
 
     reward = signals[0]
@@ -137,8 +127,8 @@ def _verified(proof: Record, model: ExactModel) -> Iterable[str]:
     if decided:
         found = "every constraint holds" if claimed else "a constraint is violated"
         yield f"{found} in the worst case"
-    for name, record in zip(model.names, signals[1:], strict=True):
-        yield f"{name}: the worst-case margin is at least {record['margin']!r}"
+    for signal, _, record in rules:
+        yield f"{signal.name}: the worst-case margin is at least {record['margin']!r}"
     for record in evidence.read_list(proof, "bounds", "the proof", dict):
         yield _bound(model, record)
 
@@ -150,55 +140,55 @@ def _values(model: ExactModel, policy: Rows, i: int, record: Record) -> tuple[Fr
     upper = evidence.numbers(record, "upper_values", shape[:1], where)
     multipliers = [[Fraction()] * shape[1]] * shape[0]
     if record.get("multipliers") is not None:
-        multipliers = evidence.numbers(record, "multipliers", shape, where, empty=True)
+        multipliers = evidence.numbers(record, "multipliers", shape, where)
     require(min(map(min, multipliers)) >= 0, f"{where}: a multiplier is negative")
     signal, kernel = model.signals[i], evidence.read_kernel(model, record, where)
     _check_excess(
         f"{where}: lower_values", *excess_below(model, policy, signal, multipliers, lower)
     )
     _check_excess(f"{where}: upper_values", *excess_above(model, policy, signal, kernel, upper))
-    low, high = rational.mean(model.initial, lower), rational.mean(model.initial, upper)
+    low, high = signal.value(lower), signal.value(upper)
     evidence.check_claim(record, "lower", where, low, at_most=True)
     evidence.check_claim(record, "upper", where, high, at_most=False)
     return low, high
 
 
 def excess_below(
-    model: ExactModel, policy: Rows, signal: Table, multipliers: Rows, values: list[Fraction]
+    model: ExactModel, policy: Rows, signal: Signal, multipliers: Rows, values: list[Fraction]
 ) -> tuple[Fraction, int]:
     """Return max_s (V − T_L V)(s) over reachable states, and the state at which it is attained."""
 
-    def operator(s: int) -> Fraction:
-        rows = zip(policy[s], model.rows[s], signal[s], multipliers[s], strict=True)
-        return rational.total(
-            share * rational.lower_bound(model, row, model.targets(row, paid, values), multiplier)
-            for share, row, paid, multiplier in rows
-            if share
-        )
+    def low(s: int, a: int) -> Fraction:
+        y = model.targets(signal, s, a, values)
+        return exact_sets.lower_bound(model, model.rows[s][a], y, multipliers[s][a])
 
-    return max((values[s] - operator(s), s) for s in model.reachable(policy))
+    def operator(s: int) -> Fraction:
+        return rational.total(share * low(s, a) for a, share in enumerate(policy[s]) if share)
+
+    states = model.reachable(signal, policy)
+    return max(((values[s] - operator(s), s) for s in states), default=(Fraction(), 0))
 
 
 def excess_above(
-    model: ExactModel, policy: Rows | None, signal: Table, kernel: Table, values: list[Fraction]
+    model: ExactModel, policy: Rows | None, signal: Signal, kernel: Table, values: list[Fraction]
 ) -> tuple[Fraction, int]:
     """Return max_s (T_q V − V)(s), and the state at which it is attained.
 
     Arguments:
         model: the model.
         policy: the policy, whose reachable states are looked at; None for the best action in each state.
-        signal: for each state and action one number per entry of the row.
+        signal: the signal.
         kernel: q.
         values: V.
     """
 
     def operator(s: int) -> Fraction:
-        rows = zip(model.rows[s], signal[s], kernel[s], strict=True)
-        of = [rational.mean(q, model.targets(row, paid, values)) for row, paid, q in rows]
+        rows = enumerate(kernel[s])
+        of = [rational.mean(q, model.targets(signal, s, a, values)) for a, q in rows]
         return max(of) if policy is None else rational.mean(policy[s], of)
 
-    states = range(len(values)) if policy is None else model.reachable(policy)
-    return max((operator(s) - values[s], s) for s in states)
+    states = range(len(values)) if policy is None else model.reachable(signal, policy)
+    return max(((operator(s) - values[s], s) for s in states), default=(Fraction(), 0))
 
 
 def _bound(model: ExactModel, record: Record) -> str:
@@ -208,13 +198,13 @@ def _bound(model: ExactModel, record: Record) -> str:
         return evidence.check_tree(model, record)
     require(method in ("lagrangian", "infeasible"), f"bounds: the method {method!r} is unknown")
     where = f"bound {method!r}"
-    weights = evidence.numbers(record, "weights", (len(model.thresholds),), where)
+    weights = evidence.numbers(record, "weights", (len(model.signals) - 1,), where)
     require(all(weight >= 0 for weight in weights), f"{where}: a weight is negative")
-    values = evidence.numbers(record, "values", (len(model.rows),), where)
-    kernel = evidence.read_kernel(model, record, where)
-    signal = model.combined([Fraction(method == "lagrangian"), *weights])
-    _check_excess(f"{where}: values", *excess_above(model, None, signal, kernel, values))
-    proved = rational.mean(model.initial, values) - rational.mean(weights, model.thresholds)
+    wide, signal = model.remembering([Fraction(method == "lagrangian"), *weights])
+    values = evidence.numbers(record, "values", (len(wide.rows),), where)
+    kernel = evidence.read_kernel(wide, record, where)
+    _check_excess(f"{where}: values", *excess_above(wide, None, signal, kernel, values))
+    proved = signal.value(values) - signal.threshold
     if method == "lagrangian":
         evidence.check_claim(record, "value", where, proved, at_most=False)
         return f"no feasible policy has a worst-case reward above {record['value']!r}"

@@ -12,14 +12,16 @@ on inequalities,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from holdfast.tabular.certificates.checker import exact_model as rational
+from holdfast.tabular.certificates.checker import exact_sets
 from holdfast.tabular.certificates.checker.exact_model import ExactModel, Record, Rows, require
 
 Pairs = list[tuple[int, int]]
+Copy = tuple[Rows, int]
 # Probabilities and ratios are multiples of 2⁻²⁰. Coefficients and right-hand sides are rounded to
 # multiples of 2⁻²⁰⁰, and the bound allows for that.
 _GRID, _BITS = 20, 200
@@ -48,21 +50,19 @@ def read_kernel(model: ExactModel, record: Record, where: str) -> rational.Table
         moves.setdefault((s, a), []).append((source, sink, number(mass, f"{where}: moves")))
     kernel = [[row.p for row in rows] for rows in model.rows]
     for (s, a), of_row in moves.items():
-        q = rational.member(model, model.rows[s][a], of_row)
+        q = exact_sets.member(model, model.rows[s][a], of_row)
         if q is None:
             raise rational.RefusedError(f"{where}: the kernel is not in the set at ({s}, {a})")
         kernel[s][a] = q
     return kernel
 
 
-def numbers(
-    record: Record, name: str, shape: tuple[int, ...], where: str, *, empty: bool = False
-) -> Any:
-    """Return nested lists of numbers as fractions; with `empty`, null counts as zero."""
+def numbers(record: Record, name: str, shape: tuple[int, ...], where: str) -> Any:
+    """Return nested lists of numbers as fractions; null counts as zero."""
 
     def read(value: Any, shape: tuple[int, ...]) -> Any:
         if not shape:
-            return number(0 if empty and value is None else value, f"{where}: {name}")
+            return number(0 if value is None else value, f"{where}: {name}")
         fits = isinstance(value, list) and len(value) == shape[0]
         require(fits, f"{where}: {name} does not have the shape that the model requires")
         return [read(each, shape[1:]) for each in value]
@@ -125,39 +125,43 @@ class ExactProgram:
     Arguments:
         model: the model.
         pairs: the (state, action) pairs that policies may use, in row-major order.
-        kernels: members of the set, one row for each pair.
+        copies: members of the set, one row for each pair, each with the number of the signal that its
+            visits end with; 0 for the reward and all sums.
         cutoff: least worst-case reward of the policies that are looked for.
     """
 
-    def __init__(
-        self, model: ExactModel, pairs: Pairs, kernels: Sequence[Rows], cutoff: Fraction
-    ) -> None:
+    def __init__(self, model: ExactModel, pairs: Pairs, copies: list[Copy], cutoff: Fraction):
         self.pairs, self.states, self.cutoff = pairs, len(model.rows), cutoff
-        self.cones = (len(kernels) - 1) * self.states
+        self.cones = (len(copies) - 1) * self.states
         self.own = [[j for j, (t, _) in enumerate(pairs) if t == s] for s in range(self.states)]
-        self.width = 1 + len(kernels) * (len(pairs) + self.states)
+        self.width = 1 + len(copies) * (len(pairs) + self.states)
         # Rows that depend on the node: kernel, pair, and number of the row.
         self.products: dict[int, tuple[int, int, int]] = {}
         self.rows: list[tuple[Pairs, int, bool]] = []
         limits = [cutoff]
-        for k, kernel in enumerate(kernels):
+        for k, (kernel, rule) in enumerate(copies):
             x, X = self.column(k), self.column(k) + len(pairs)
+            signal = model.signals[rule]
             for s, group in enumerate(self.own):
                 self._add({x + j: Fraction(1) for j in group} | {X + s: Fraction(-1)}, 0, True)
             flow = [{X + s: Fraction(1)} for s in range(self.states)]
             for j, (s, a) in enumerate(pairs):
                 row = model.rows[s][a]
                 for to, q in zip(row.to, kernel[j], strict=True):
-                    flow[to][x + j] = flow[to].get(x + j, Fraction()) - row.discount * q
-            for balance, mass in zip(flow, model.initial, strict=True):
+                    if to not in signal.ends:
+                        flow[to][x + j] = flow[to].get(x + j, Fraction()) - row.discount * q
+            for balance, mass in zip(flow, signal.initial, strict=True):
                 self._add(balance, mass, True)
             reward, *utilities = (
-                [rational.mean(kernel[j], signal[s][a]) for j, (s, a) in enumerate(pairs)]
-                for signal in model.signals
+                [rational.mean(kernel[j], each.paid[s][a]) for j, (s, a) in enumerate(pairs)]
+                for each in model.signals
             )
-            for utility, d in zip(utilities, model.thresholds, strict=True):
-                self._add({x + j: -u for j, u in enumerate(utility)}, -d, False)
-            self._add({0: Fraction(1)} | {x + j: -r for j, r in enumerate(reward)}, 0, False)
+            for each, utility in zip(model.signals[1:], utilities, strict=True):
+                if each is signal or not (rule or each.ends):
+                    costs = {x + j: -u for j, u in enumerate(utility)}
+                    self._add(costs, each.start - each.threshold, False)
+            if not rule:
+                self._add({0: Fraction(1)} | {x + j: -r for j, r in enumerate(reward)}, 0, False)
             limits.append(max(reward) * model.visits)
             for j, (s, _) in enumerate(pairs):
                 for kind in ((0, 1, 2, 3) if k else (0, 2)) if len(self.own[s]) > 1 else ():
@@ -289,9 +293,11 @@ def check_tree(model: ExactModel, record: Record) -> str:
     pairs = _pairs(model, record, where)
     given = read_list(record, "kernels", where, dict)
     require(bool(given), f"{where}: there is no kernel")
+    cutoff, count = number(record.get("cutoff"), f"{where}: cutoff"), len(model.signals)
     kernels = [read_kernel(model, each, where) for each in given]
-    cutoff = number(record.get("cutoff"), f"{where}: cutoff")
-    program = ExactProgram(model, pairs, [[q[s][a] for s, a in pairs] for q in kernels], cutoff)
+    rows = [[q[s][a] for s, a in pairs] for q in kernels]
+    rules = [whole(each.get("rule", 0), count, f"{where}: rule") for each in given]
+    program = ExactProgram(model, pairs, list(zip(rows, rules, strict=True)), cutoff)
 
     def settle(step: Record, proved: Fraction, at: str) -> Fraction:
         if step["kind"] != EMPTY:
@@ -313,7 +319,7 @@ def _pairs(model: ExactModel, record: Record, where: str) -> Pairs:
     for s, rows in enumerate(model.rows):
         stands = [whole(int(a), shape[1], f"{where}: representative") for a in table[s]]
         for a, b in enumerate(stands):
-            same = all(signal[s][a] == signal[s][b] for signal in model.signals)
+            same = all(each.paid[s][a] == each.paid[s][b] for each in model.signals)
             fits = b == table[s][a] and stands[b] == b and rows[a] == rows[b] and same
             require(fits, f"{where}: action {b} cannot stand for {a} in state {s}")
         pairs += [(s, a) for a, b in enumerate(stands) if a == b]

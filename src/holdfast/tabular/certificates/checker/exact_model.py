@@ -1,18 +1,15 @@
-"""A model file in exact arithmetic, with lower bounds and members of the six uncertainty sets.
+"""A model file in exact arithmetic.
 
 Every number in a file is a double, so it is a rational number. Rows, initial distributions and policies
-are divided by their exact sums. Sums, products and comparisons are exact. Exponentials, logarithms and
-square roots are rounded in the direction that keeps the statement true.
+are divided by their exact sums.
 """
 
 from __future__ import annotations
 
-import decimal
 import json
-import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -26,19 +23,11 @@ Record = dict[str, Any]  # what JSON calls an object
 
 _FORMAT = "holdfast-model-1"
 _HEADER = {"format", "discount", "constraints", "uncertainty"}
-_CONSTRAINT = {"threshold", "sense", "name", "per"}
+_CONSTRAINT = {"threshold", "sense", "name"}
 # Rows in a file may miss one by this, as in `RobustCMDP`; they are divided by their sum.
 _ROW_SUM_TOLERANCE = Fraction(1e-8)
 # The sets whose rows and bounds the checker knows.
 KINDS = ("kl", "chi-square", "total-variation", "contamination", "interval", "wasserstein")
-# Digits of exponentials and logarithms. Doubles have 16; the rest absorbs small multipliers and radii.
-_UP = decimal.Context(prec=60, rounding=decimal.ROUND_CEILING, Emin=-99_999, Emax=99_999)
-# Relative error of `exp` and `ln`, which round to the nearest decimal, with room to spare.
-_NEXT = 1 + Fraction(1, 10**58)
-# Exponents below this count as this. The bound from above stays valid, and e^-5000 is negligible.
-_LEAST_EXPONENT = Fraction(-5000)
-# Bits of a square root, and after the point of the other rounded numbers.
-_BITS = 200
 _ZERO, _ONE = Fraction(), Fraction(1)
 
 
@@ -75,56 +64,93 @@ class ExactRow:
 
 
 @dataclass(frozen=True)
-class ExactModel:
-    """A model with rational numbers, and every constraint as a utility.
-
-    With a horizon of H steps, state s at step t < H is the state t·S + s, and nothing follows the last
-    step. The mean of a step is the sum of a signal that is divided by the number of steps.
+class Signal:
+    """The reward or a utility: a sum, the mean of a step, or the probability of a rule.
 
     Attributes:
-        kind: name of the uncertainty set.
-        rows: one row for each state and action.
-        signals: reward, then utilities: for each state and action one number per entry of its row.
-        thresholds: least values of the utilities.
-        names: the constraints in words.
-        initial: initial distribution; it sums to one exactly.
+        paid: what every entry of a row pays.
+        ends: states in which the signal ends; nothing that follows them counts.
+        initial: initial distribution, without the states of `ends`.
+        start: what is paid in the initial states of `ends`.
+        threshold: least value of a constraint; zero for the reward.
+        name: the constraint in words.
+    """
+
+    paid: Table
+    ends: frozenset[int]
+    initial: Vector
+    start: Fraction
+    threshold: Fraction
+    name: str
+
+    def value(self, values: Vector) -> Fraction:
+        """Return the value from the initial distribution."""
+        return self.start + mean(self.initial, values)
+
+
+@dataclass(frozen=True)
+class ExactModel:
+    """A robust constrained MDP in rational numbers; every constraint is a utility.
+
+    With a horizon, state s at step t is the state t·S + s.
+
+    Attributes:
+        kind: kind of the uncertainty set.
+        rows: the nominal kernel by state and action.
+        signals: the reward, then the constraints.
         metric: distances between states, for a Wasserstein set.
-        visits: Σ_t γ^t, the discounted number of steps.
+        visits: upper bound on all visits, Σ_t of the products of `discount` in the rows.
         barred: states and actions that are not allowed; their rows are those of an allowed action.
     """
 
     kind: str
     rows: list[list[ExactRow]]
-    signals: list[Table]
-    thresholds: list[Fraction]
-    names: list[str]
-    initial: list[Fraction]
+    signals: list[Signal]
     metric: list[list[Fraction]]
     visits: Fraction
     barred: list[tuple[int, int]]
 
-    def targets(self, row: ExactRow, signal: Vector, values: Vector) -> list[Fraction]:
-        """Return y = signal + γV(s') for the entries of a row."""
-        return [c + row.discount * values[to] for c, to in zip(signal, row.to, strict=True)]
+    def targets(self, signal: Signal, s: int, a: int, values: Vector) -> list[Fraction]:
+        """Return y = paid + γV(s') for the entries of a row."""
+        row = self.rows[s][a]
+        paid = zip(signal.paid[s][a], row.to, strict=True)
+        return [c if to in signal.ends else c + row.discount * values[to] for c, to in paid]
 
-    def combined(self, weights: Vector) -> Table:
-        """Return the weighted sum of the signals."""
-
-        def entries(s: int, a: int) -> list[Fraction]:
-            paid = zip(*(signal[s][a] for signal in self.signals), strict=True)
-            return [mean(weights, each) for each in paid]
-
-        return [[entries(s, a) for a in range(len(row))] for s, row in enumerate(self.rows)]
-
-    def reachable(self, policy: Rows) -> list[int]:
-        """Return the states that the policy may visit under some member of the set."""
+    def reachable(self, signal: Signal, policy: Rows) -> list[int]:
+        """Return the states that the policy may visit under some member before the signal ends."""
         found: set[int] = set()
-        new = {s for s, mass in enumerate(self.initial) if mass}
+        new = {s for s, mass in enumerate(signal.initial) if mass}
         while new:
             found |= new
             rows = [pair for s in new for pair in zip(policy[s], self.rows[s], strict=True)]
-            new = {to for share, row in rows if share and row.discount for to in row.to} - found
+            new = {to for share, row in rows if share and row.discount for to in row.to}
+            new -= found | signal.ends
         return sorted(found)
+
+    def remembering(self, weights: Vector) -> tuple[ExactModel, Signal]:
+        """Return the model on states that know which rules have ended, with a weighted sum of signals.
+
+        State f·n + s is state s after the events in f, bit by bit; rules that end in the same states
+        share an event. A rule pays nothing after its event.
+        """
+        events = [*dict.fromkeys(each.ends for each in self.signals if each.ends)]
+        n, initial = len(self.rows), [_ZERO] * (len(self.rows) << len(events))
+        bits = [sum((s in ends) << e for e, ends in enumerate(events)) for s in range(n)]
+        rows, paid = [], []
+        for f in range(1 << len(events)):
+            over = {ends for e, ends in enumerate(events) if f >> e & 1}
+            pairs = zip(self.signals, weights, strict=True)
+            left = [_ZERO if each.ends in over else weight for each, weight in pairs]
+            for s, of_state in enumerate(self.rows):
+                after = [[(f | bits[to]) * n + to for to in row.to] for row in of_state]
+                rows.append([replace(r, to=to) for r, to in zip(of_state, after, strict=True)])
+                of_actions = zip(*(signal.paid[s] for signal in self.signals), strict=True)
+                paid.append([[mean(left, c) for c in zip(*of, strict=True)] for of in of_actions])
+        for s, mass in enumerate(self.signals[0].initial):
+            initial[bits[s] * n + s] = mass
+        start = mean(weights, [each.start for each in self.signals])
+        threshold = mean(weights, [each.threshold for each in self.signals])
+        return replace(self, rows=rows), Signal(paid, frozenset(), initial, start, threshold, "")
 
 
 def read_model(path: str | os.PathLike[str]) -> ExactModel:
@@ -151,11 +177,16 @@ def read_model(path: str | os.PathLike[str]) -> ExactModel:
 
 def _exact(header: Record, arrays: dict[str, np.ndarray]) -> ExactModel:
     horizon, limits, gamma = header.get("horizon"), header["constraints"], header["discount"]
-    known = all(set(limit) <= _CONSTRAINT for limit in limits)
-    require(known, "the checker knows sums and means of a step, and no reach rules")
-    known = header["format"] == _FORMAT and set(header) - {"about", "horizon"} == _HEADER
-    require(known, f"expected the format {_FORMAT!r} with the fields {sorted(_HEADER)}")
+    kinds = _CONSTRAINT, _CONSTRAINT | {"per"}, _CONSTRAINT | {"reach", "avoid"}
+    require(all(set(limit) in kinds for limit in limits), "the checker does not know a constraint")
+    fit = header["format"] == _FORMAT and set(header) - {"about", "horizon"} == _HEADER
+    require(fit, f"expected the format {_FORMAT!r} with the fields {sorted(_HEADER)}")
     given, steps, discount = header["uncertainty"], header.get("horizon", 1), Fraction(gamma)
+    # Probabilities are not discounted with a horizon. Then the signals are, and nothing else.
+    ruled = any("reach" in limit for limit in limits)
+    falling, lasting = (discount, _ONE) if horizon and ruled else (_ONE, discount)
+    about = {"labels": {}, "state_names": []} | header.get("about", {})
+    known = about["labels"] | {name: [s] for s, name in enumerate(about["state_names"])}
     fit = 0 <= gamma <= 1 and (gamma < 1 or horizon is not None)
     require(fit, f"the discount {gamma} is out of range")
     kind, metric = given["set"], arrays.get("uncertainty_metric", np.zeros((0, 0)))
@@ -205,37 +236,56 @@ def _exact(header: Record, arrays: dict[str, np.ndarray]) -> ExactModel:
         used = [k for k, mass in enumerate(nominal) if open_ended or mass + room[k][1]]
         place, q = {k: n for n, k in enumerate(used)}, [nominal[k] for k in used]
         leads_to = [(t + 1) % steps * states + ends[k] for k in used]
-        factor = _ZERO if horizon == t + 1 else discount  # nothing follows the last step
+        factor = _ZERO if horizon == t + 1 else lasting  # nothing follows the last step
         return ExactRow(place, leads_to, q, size, [room[k] for k in used], factor)
 
     pairs = [[(t, s, a) for a in action[s]] for t in range(steps) for s in range(states)]
     rows = [[row(*at) for at in of_state] for of_state in pairs]
 
-    def signal(array: np.ndarray, factor: Fraction | int) -> Table:
+    def paid(array: np.ndarray, factor: Fraction | int) -> Table:
         by_entry = array.ndim == 4 or array.shape == shape
         require(not (by_entry and anywhere and lists), "a signal has entries for listed successors")
-        paid = by_step(array, 2 + by_entry)
+        given = by_step(array, 2 + by_entry)
 
         def of_row(at: tuple[int, int, int], place: dict[int, int]) -> list[Fraction]:
-            return [factor * Fraction(paid[at][k] if by_entry else paid[at]) for k in place]
+            unit = factor * falling ** at[0]
+            return [unit * Fraction(given[at][k] if by_entry else given[at]) for k in place]
 
         each = zip(pairs, rows, strict=True)
         return [[of_row(at, row.place) for at, row in zip(*both, strict=True)] for both in each]
 
-    visits = total(discount**t for t in range(steps)) if horizon else 1 / (1 - discount)
-    signals, thresholds, names = [signal(arrays["reward"], 1)], [], []
-    for i, limit in enumerate(limits):
-        sign, per = {"at_least": 1, "at_most": -1}[limit["sense"]], limit.get("per", "total")
-        factor = {"total": Fraction(sign), "step": sign / visits}[per]
-        signals.append(signal(arrays[f"constraint_{i}"], factor))
-        thresholds.append(sign * Fraction(limit["threshold"]))
-        name = (limit["name"] or ("utility", "cost")[sign < 0]) + " per step" * (per == "step")
-        names.append(f"{name} {'≥≤'[sign < 0]} {limit['threshold']:g}")
+    def states_of(given: list[Any]) -> set[int]:
+        """Return the states that indices, names and labels stand for; a name comes before a label."""
+        found = {s for each in given for s in ([each] if type(each) is int else known[each])}
+        require(found <= set(range(states)), "a rule is about a state that does not exist")
+        return found
+
+    weight = total(discount**t for t in range(steps)) if horizon else 1 / (1 - discount)
     initial = distribution(arrays["initial"].tolist(), "the initial distribution")
     initial += [_ZERO] * (len(rows) - states)
+    signals = [Signal(paid(arrays["reward"], 1), frozenset(), initial, _ZERO, _ZERO, "reward")]
+    for i, limit in enumerate(limits):
+        sign, per = {"at_least": 1, "at_most": -1}[limit["sense"]], limit.get("per", "total")
+        threshold, ends, start = sign * Fraction(limit["threshold"]), frozenset[int](), _ZERO
+        if "reach" in limit:
+            reached, avoided = states_of(limit["reach"]), states_of(limit["avoid"])
+            require(not reached & avoided, "a rule is to reach and to avoid a state")
+            gain = [sign * (s in reached) * (_ONE if horizon else discount) for s in range(states)]
+            earned: Table = [[[gain[to % states] for to in r.to] for r in of] for of in rows]
+            ends = frozenset(s for s in range(len(rows)) if s % states in reached | avoided)
+            start = sign * total(initial[s] for s in reached)
+        else:
+            factor = {"total": Fraction(sign), "step": sign / weight}[per]
+            earned = paid(arrays[f"constraint_{i}"], factor)
+        going = [_ZERO if s in ends else mass for s, mass in enumerate(initial)]
+        what = f"reach {limit['reach']}" if ends else ("utility", "cost")[sign < 0]
+        name = (limit["name"] or what) + " per step" * (per == "step")
+        name += f" {'≥≤'[sign < 0]} {limit['threshold']:g}"
+        signals.append(Signal(earned, ends, going, start, threshold, name))
     distances = [list(map(Fraction, row)) for row in metric]
     barred = [(t * states + s, a) for t in range(steps) for s, a in np.argwhere(~allowed).tolist()]
-    return ExactModel(kind, rows, signals, thresholds, names, initial, distances, visits, barred)
+    visits = Fraction(steps) if horizon and ruled else weight
+    return ExactModel(kind, rows, signals, distances, visits, barred)
 
 
 def distribution(numbers: Sequence[float], what: str) -> list[Fraction]:
@@ -269,117 +319,3 @@ def mean(p: Vector, y: Vector) -> Fraction:
 def total(terms: Iterable[Fraction]) -> Fraction:
     """Return the sum of some terms."""
     return sum(terms, _ZERO)
-
-
-def lower_bound(model: ExactModel, row: ExactRow, y: Vector, multiplier: Fraction) -> Fraction:
-    """Return a lower bound on min q·y over the set, valid for every multiplier.
-
-    Arguments:
-        model: the model.
-        row: the row (s, a).
-        y: targets of the row's entries.
-        multiplier: dual variable of a KL, χ² or Wasserstein set. Zero gives the smallest target for the
-            first two.
-    """
-    lowest, radius, price = min(y), row.radius, multiplier
-    pairs = list(zip(row.p, y, strict=True))
-    if model.kind == "interval":  # start at the lower ends, and fill up the smallest targets first
-        value = total(t * (p - r[0]) for (p, t), r in zip(pairs, row.room, strict=True))
-        left = total(below for below, _ in row.room)
-        for target, (below, above) in sorted(zip(y, row.room, strict=True)):
-            given = min(below + above, left)
-            value, left = value + given * target, left - given
-    elif radius is None:
-        value = lowest
-    elif model.kind == "total-variation":  # move mass from the largest targets to the smallest one
-        value, left = mean(row.p, y), radius
-        for target, p in sorted(zip(y, row.p, strict=True), reverse=True):
-            moved = min(p, left)
-            value, left = value - moved * (target - lowest), left - moved
-    elif model.kind == "contamination":
-        share = min(radius, _ONE)
-        value = (1 - share) * mean(row.p, y) + share * lowest
-    elif model.kind == "wasserstein":  # Σ p_j·min_k(y_k + μ·d(j, k)) − μR
-        value = -price * radius
-        for (p, _), away in zip(pairs, model.metric, strict=True):
-            if p:
-                value += p * min(target + price * d for target, d in zip(y, away, strict=True))
-    elif not radius:
-        value = mean(row.p, y)
-    elif model.kind == "chi-square":  # η − √((1 + R)·Σ p·max(η − y, 0)²) with η = min y + μ
-        eta = lowest + price
-        value = eta - root_up((1 + radius) * total(p * max(eta - t, _ZERO) ** 2 for p, t in pairs))
-    else:  # min y − (log Σ p·exp(−β(y − min y)) + R)/β
-        value = lowest
-        if price:
-            mass = total(p * _exp_up(price * (lowest - target)) for p, target in pairs)
-            value -= (log_up(mass) + radius) / price
-    return max(lowest, value)
-
-
-def member(
-    model: ExactModel, row: ExactRow, moves: Sequence[tuple[int, int, Fraction]]
-) -> list[Fraction] | None:
-    """Return the row q that moves of probability make of p, or None if q is not in the set.
-
-    Arguments:
-        model: the model.
-        row: the row (s, a).
-        moves: entry that loses mass, another entry that receives it, and the mass.
-    """
-    q, sent, cost = list(row.p), [_ZERO] * len(row.p), _ZERO
-    for source, sink, mass in moves:
-        if mass < 0 or source == sink or source not in row.place or sink not in row.place:
-            return None
-        start, end = row.place[source], row.place[sink]
-        q[start] -= mass
-        q[end] += mass
-        sent[start] += mass
-        cost += mass * model.metric[start][end] if model.metric else 0
-    if min(q) < 0:
-        return None
-    radius, pairs = row.radius, list(zip(q, row.p, strict=True))
-    if model.kind == "interval":
-        ends = zip(pairs, row.room, strict=True)
-        inside = all(-below <= new - p <= above for (new, p), (below, above) in ends)
-    elif radius is None or q == row.p:
-        inside = True
-    elif model.kind == "kl":  # the terms are exact except for the logarithms, which are rounded up
-        inside = total(new * log_up(new / p) for new, p in pairs if new) <= radius
-    elif model.kind == "chi-square":
-        inside = total((new - p) ** 2 / p for new, p in pairs) <= radius
-    elif model.kind == "total-variation":
-        inside = total(max(new - p, _ZERO) for new, p in pairs) <= radius
-    elif model.kind == "contamination":
-        inside = all(new >= (1 - min(radius, _ONE)) * p for new, p in pairs)
-    else:  # a plan moves no more mass than there is
-        inside = cost <= radius and all(out <= p for out, p in zip(sent, row.p, strict=True))
-    return q if inside else None
-
-
-def _rounded_up(number: Fraction) -> decimal.Decimal:
-    """Return the least decimal of the working precision that is not below a number."""
-    return _UP.divide(decimal.Decimal(number.numerator), decimal.Decimal(number.denominator))
-
-
-def _short(number: Fraction) -> Fraction:
-    """Return a number rounded up to 200 bits after the point: sums of decimals would grow long."""
-    return Fraction(math.ceil(number * (1 << _BITS)), 1 << _BITS)
-
-
-def _exp_up(exponent: Fraction) -> Fraction:
-    """Return an upper bound on an exponential."""
-    return _short(Fraction(_UP.exp(_rounded_up(max(exponent, _LEAST_EXPONENT)))) * _NEXT)
-
-
-def log_up(number: Fraction) -> Fraction:
-    """Return an upper bound on a logarithm."""
-    found = Fraction(_UP.ln(_rounded_up(number)))
-    return _short(found * _NEXT if found > 0 else found / _NEXT)
-
-
-def root_up(number: Fraction) -> Fraction:
-    """Return an upper bound on a square root: √(n/d) = √(n·d)/d."""
-    product = number.numerator * number.denominator
-    shift = max(0, _BITS - product.bit_length() // 2)
-    return Fraction(math.isqrt(product << 2 * shift) + 1, number.denominator << shift)
