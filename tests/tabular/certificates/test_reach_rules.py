@@ -22,7 +22,6 @@ from holdfast.tabular.certificates.checker.check_proof import check, exact
 from holdfast.tabular.certificates.proof import prove
 
 CAMPAIGN = bool(os.environ.get("HOLDFAST_CAMPAIGN"))
-SEEDS = range(40 if CAMPAIGN else 4)
 STATES, ACTIONS, HORIZON = 3, 2, 3
 RADIUS = 0.05
 
@@ -83,12 +82,16 @@ def ruled_model(seed, horizon):
     return model.replace(constraints=limits), policy
 
 
+# The Lagrangian bound of several rules takes half a minute without a horizon.
+FEW = {None: [2], HORIZON: range(4)}
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("horizon", [None, HORIZON])
 def test_no_policy_is_better_than_the_bound(horizon):
     """All deterministic policies and random ones, near the certified policy and far from it."""
     gaps = []
-    for seed in SEEDS:
+    for seed in range(40) if CAMPAIGN else FEW[horizon]:
         model, policy = ruled_model(seed, horizon)
         policy = hf.solve(model, iterations=40, initial_policy=policy).policy
         plain = hf.certify(model, policy)
@@ -132,31 +135,37 @@ def all_actions(action, horizon):
     return np.tile(np.eye(ACTIONS)[action], (1, *([horizon] if horizon else []), STATES, 1))
 
 
-@pytest.mark.parametrize("horizon", [None, 1])
-def test_the_bound_is_the_optimum_of_a_fine_grid(horizon):
-    model = tiny_model(horizon)
-    found = hf.solve(model, iterations=60).policy
-    certificate = hf.certify(model, found, nodes=None, target=1e-3)
-    share = np.linspace(0, 1, 121)
-    first, second = (each.ravel() for each in np.meshgrid(share, share))
-    policies = np.zeros((len(first), STATES, ACTIONS))
-    policies[:, 0, 1], policies[:, 1, 1] = first, second
+@pytest.fixture(scope="module", params=[None, 2])
+def bounded(request):
+    model = tiny_model(request.param)
+    policy = hf.solve(model, iterations=60).policy
+    target = 1e-2 if request.param else 1e-3
+    return model, request.param, hf.certify(model, policy, nodes=None, target=target)
+
+
+def test_the_bound_is_the_optimum_of_a_fine_grid(bounded):
+    model, horizon, certificate = bounded
+    # Probabilities of the risky action in the states 0 and 1, at every step.
+    free = 2 * (horizon or 1)
+    share = np.linspace(0, 1, 21 if horizon else 121)
+    chosen = np.stack([each.ravel() for each in np.meshgrid(*[share] * free)], axis=-1)
+    policies = np.zeros((len(chosen), horizon or 1, STATES, ACTIONS))
+    policies[:, :, :2, 1] = chosen.reshape(-1, horizon or 1, 2)
     policies[..., 0] = 1 - policies[..., 1]
-    best = best_feasible(model, policies[:, None] if horizon else policies)
-    # The grid misses the optimum by at most half a cell.
-    assert best - 1e-9 <= certificate.upper_bound <= best + 1e-2 * abs(best)
-    assert certificate.gap <= 1.1e-3
+    best = best_feasible(model, policies if horizon else policies[:, 0])
+    # The target, and what the grid misses.
+    distance = 3e-2 if horizon else 1e-2
+    assert best - 1e-9 <= certificate.upper_bound <= best + distance * abs(best)
+    assert set(certificate.proof.rules) == {0, 1}
+    if horizon is None:
+        assert replayed_bound(model, certificate.proof) <= certificate.upper_bound
 
 
-def test_exact_arithmetic_confirms_every_step_and_the_memory_is_named():
-    model, policy = ruled_model(0, None)
+def test_only_the_bound_of_a_memory_mentions_it():
+    model, policy = ruled_model(0, HORIZON)
     policy = hf.solve(model, iterations=40, initial_policy=policy).policy
-    plain, certificate = hf.certify(model, policy), hf.certify(model, policy, nodes=1, target=1e-3)
-    assert certificate.proof.rules.tolist()[0] == 0
-    assert set(certificate.proof.rules) > {0}
-    assert replayed_bound(model, certificate.proof) <= certificate.upper_bound
-    assert "the bound includes policies that remember" in str(plain)
-    assert "the bound includes policies that remember" not in str(certificate)
+    assert "the bound includes policies that remember" in str(hf.certify(model, policy))
+    assert "policies that remember" not in str(hf.certify(model, policy, nodes=1))
 
 
 # Proof files -----------------------------------------------------------------------------------------
@@ -189,7 +198,7 @@ def proved():
     ]
     model = model.replace(constraints=tight)
     found = hf.solve(model, iterations=20, initial_policy=policy).policy
-    certificate = hf.certify(model, found, nodes=5, target=1e-3)
+    certificate = hf.certify(model, found, nodes=3, target=1e-3)
     return model, certificate, json.loads(json.dumps(prove(certificate)))
 
 
@@ -201,7 +210,6 @@ def test_proofs_of_rules_follow(proved, tmp_path):
     lagrangian, tree = proof["bounds"]
     sets = 4  # of two events
     assert len(lagrangian["values"]) == sets * STATES
-    assert lagrangian["value"] == pytest.approx(hf.certify(model, certificate.policy).upper_bound)
     assert any("rule" in kernel for kernel in tree["kernels"])
     assert tree["value"] == pytest.approx(certificate.upper_bound, rel=1e-6)
     for record, shown, c in zip(
