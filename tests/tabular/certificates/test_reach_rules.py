@@ -87,7 +87,7 @@ FEW = {None: [2], HORIZON: range(4)}
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("horizon", [None, HORIZON])
+@pytest.mark.parametrize("horizon", [pytest.param(None, marks=pytest.mark.long), HORIZON])
 def test_no_policy_is_better_than_the_bound(horizon):
     """All deterministic policies and random ones, near the certified policy and far from it."""
     gaps = []
