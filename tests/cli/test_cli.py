@@ -356,10 +356,10 @@ def test_every_option_of_a_set_reaches_it(tmp_path):
 
 
 def test_solve_takes_a_model_of_the_users_own_module(main, tmp_path, capsys):
-    (tmp_path / "own_models.py").write_text(
+    (tmp_path / "short_models.py").write_text(
         "import holdfast as hf\n\n\ndef short(goal=4):\n    return hf.environments.gambler(goal=goal)\n"
     )
-    assert main("solve own_models:short --algorithm lp --iterations 1") in (0, 3)
+    assert main("solve short_models:short --algorithm lp --iterations 1") in (0, 3)
     assert "written to runs/solve/short-lp-seed-0" in capsys.readouterr().out
 
 

@@ -93,3 +93,18 @@ def test_the_table_is_made_once(oracle):
     model = oracle.random_model(0)
     assert layout_of(model) is layout_of(model)
     assert layout_of(model.replace(discount=0.5)) is not layout_of(model)
+
+
+@pytest.mark.parametrize(("states", "actions"), [(128, 2), (256, 2)])
+def test_a_dense_model_that_needs_no_padding_is_laid_out(states, actions):
+    """Its arrays are the model's own, which are read-only."""
+    rng = np.random.default_rng(0)
+    model = hf.RobustCMDP(
+        transitions=rng.dirichlet(np.ones(states), (states, actions)),
+        reward=rng.random((states, actions)),
+        initial=np.full(states, 1 / states),
+        discount=0.9,
+        uncertainty=hf.KL(0.1),
+    )
+    table = layout_of(model).table
+    np.testing.assert_array_equal(table.probabilities, model.nominal)

@@ -283,7 +283,8 @@ def _lay_out(model: RobustCMDP) -> TableLayout:
     p = padded_entries(probabilities)
     lists = None
     if dense:
-        p[extra, :, extra] = 1.0
+        if extra.size:  # otherwise these are the model's own read-only arrays
+            p[extra, :, extra] = 1.0
     else:
         lists = padded_entries(successors)
         if extra.size:

@@ -158,22 +158,18 @@ class Certificate:
 
     def _conclusions(self) -> list[str]:
         lines = []
+        rules = _has_reach_rules(self.model)
+        kind = "policy given as a table" if rules else "policy"
         if self.upper_bound == -math.inf:
-            lines.append("proved: no policy satisfies these constraints in the worst case")
+            lines.append(f"proved: no {kind} satisfies these constraints in the worst case")
         elif math.isfinite(self.upper_bound):
-            which = (
-                "no feasible policy"
-                if self.proof is None
-                else "no feasible policy given as a table"
-            )
-            bound = f"{which} has a worst-case reward above {self.upper_bound:.6g}"
+            kind = kind if self.proof is None else "policy given as a table"
+            bound = f"no feasible {kind} has a worst-case reward above {self.upper_bound:.6g}"
             gap = gap_text(self.gap).replace("< ", "below ")
             lines.append(f"{bound} (gap {gap})" if gap else bound)
-        bounded = self.proof is None and math.isfinite(self.upper_bound)
-        if bounded and _has_reach_rules(self.model):
+        if rules and math.isfinite(self.upper_bound):
             lines.append(
-                "the bound includes policies that remember which events have happened; this policy does "
-                "not remember them"
+                "tables do not remember which events have happened; policies that do may be better"
             )
         if self.model.constraints and self.feasible:
             lines.append(

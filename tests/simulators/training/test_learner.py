@@ -39,11 +39,10 @@ def test_the_inner_limit_follows_the_larger_cost_of_drawn_and_most_likely_action
     settings, limit = hf.Settings(), LIMIT
     size = abs(limit)
     tightening, usual = 0.5 * size, np.zeros(2)
-    for row in rows:
+    for k, row in enumerate(rows):
         assert row["inner_limits"][0] == pytest.approx(limit - tightening, abs=1e-4)
         cost, likely = row["costs"][0], row["likely_costs"][0]
-        usual += 0.2 * (np.array([cost, likely]) - usual)
-        # These costs are negative, where the difference counts.
+        usual += max(0.2, 1 / (k + 1)) * (np.array([cost, likely]) - usual)
         larger = cost + max(usual[1] - usual[0], 0.0)
         larger += settings.limit_confidence * row["cost_errors"][0]
         over = np.clip(larger - (limit - settings.limit_margin * size), -size / 2, size / 2)
@@ -64,8 +63,7 @@ def test_a_limit_on_most_likely_actions_can_always_be_met():
     met = 25 * 33 / 87
     assert met > 0
     assert inner.needed(jnp.array([met]))[0] == pytest.approx(0, abs=1e-3)
-    assert inner.excess(jnp.array([met]), margin=0.0)[0] == pytest.approx(0, abs=1e-3)
-    assert inner.needed(jnp.array([33.0]))[0] > 0
+    assert inner.needed(jnp.array([33.0]))[0] == pytest.approx(33 - met, abs=1e-3)
     assert inner.excess(jnp.array([33.0]), margin=0.1)[0] == pytest.approx(87 - 22.5, abs=1e-3)
 
 
@@ -83,10 +81,18 @@ def test_linearised_constraints_are_trusted_up_to_half_above_the_limit():
     assert not inner.are_near(jnp.array([30.1, -5.0]), gain=0.2)
     assert not inner.are_near(jnp.array([30.0, -4.9]), gain=0.2)
     assert inner.are_near(jnp.array([500.0, 0.0]), gain=0.0)  # the paper's plain update
-    for _ in range(60):  # most likely actions cost twice as much
-        inner = inner.seen(jnp.array([10.0, -10.0]), jnp.array([20.0, -10.0]))
-    assert inner.are_near(jnp.array([14.9, -5.0]), gain=0.2)
-    assert not inner.are_near(jnp.array([15.1, -5.0]), gain=0.2)
+    inner = inner.seen(jnp.array([10.0, -10.0]), jnp.array([20.0, -10.0]))
+    assert inner.are_near(jnp.array([19.9, -5.0]), gain=0.2)  # most likely actions cost 10 more
+    assert not inner.are_near(jnp.array([20.1, -5.0]), gain=0.2)
+    never = InnerLimits.create(jnp.array([0.0]), moving=True)
+    assert never.are_near(jnp.array([1e-3]), gain=0.2)
+
+
+def test_costs_that_are_not_positive_are_limited_by_their_difference():
+    inner = InnerLimits.create(jnp.array([-1.0, 2.0]), moving=False)
+    inner = inner.seen(jnp.array([0.1, -3.0]), jnp.array([1.0, -2.0]))
+    needed = inner.needed(jnp.array([-0.2, 1.5]))
+    np.testing.assert_allclose(needed, [-0.2 + 1 + 0.9, 1.5 - 2 + 1.0], atol=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", ["rcpo", "pcpo", "cpo"])

@@ -164,8 +164,10 @@ def test_the_bound_is_the_optimum_of_a_fine_grid(bounded):
 def test_only_the_bound_of_a_memory_mentions_it():
     model, policy = ruled_model(0, HORIZON)
     policy = hf.solve(model, iterations=40, initial_policy=policy).policy
-    assert "the bound includes policies that remember" in str(hf.certify(model, policy))
-    assert "policies that remember" not in str(hf.certify(model, policy, nodes=1))
+    for nodes in (0, 1):
+        shown = str(hf.certify(model, policy, nodes=nodes))
+        assert "no feasible policy given as a table has a worst-case reward above" in shown
+        assert "tables do not remember which events have happened; policies that do may be" in shown
 
 
 # Proof files -----------------------------------------------------------------------------------------
@@ -292,4 +294,5 @@ def test_a_rule_that_no_policy_keeps_is_proved_impossible(tmp_path):
     assert certificate.upper_bound == -np.inf
     certificate.save(tmp_path / "proof.json")
     found = hf.check_proof(tmp_path / "proof.json", model)
-    assert found.statements[-1] == "no policy satisfies the constraints in the worst case"
+    shown = "no policy given as a table satisfies the constraints in the worst case"
+    assert found.statements[-1] == shown

@@ -111,7 +111,7 @@ def test_a_good_start_saves_rounds(oracle):
     np.testing.assert_allclose(values[0], first.values, rtol=1e-11)
 
 
-@pytest.mark.parametrize("wrong", [7.0, np.nan])
+@pytest.mark.parametrize("wrong", [7.0, np.nan, np.inf])
 def test_a_wrong_proposal_changes_neither_values_nor_certificates(oracle, wrong, monkeypatch):
     model = wide_model()
     policy = oracle.random_policy(model, np.random.default_rng(2))

@@ -7,7 +7,7 @@ from typing import Self
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 # First distance of the inner limit from the limit, as a fraction of it. The first time that a policy
 # reaches its limit, the linearised constraint overshoots most. From half the limit it is approached from
@@ -16,9 +16,6 @@ _FIRST_TIGHTENING = 0.5
 # Weight of a new measurement in the running means of `InnerLimits.usual_costs`. A mean then covers about
 # nine measurements of a fifth of a batch each, and is more precise than the cost of drawn actions.
 _USUAL_WEIGHT = 0.2
-# Largest factor by which most likely actions count as more costly than drawn ones, which are then held
-# at a tenth of the limit. A larger ratio comes from costs close to zero, and is noise.
-_LARGEST_FACTOR = 10.0
 # Excess over the limit, as a fraction of it, from which on linearised constraints are not trusted. Small
 # batches overestimate how much one step can lower a cost. On HalfCheetah with uncertain mass every step
 # was predicted to meet its inner limit, and the cost rose to six times the limit.
@@ -31,19 +28,21 @@ class InnerLimits(eqx.Module):
     Attributes:
         limits: limit of every cost.
         tightening: distance between each limit and its inner limit.
-        usual_costs: costs of drawn and of most likely actions, as running means over iterations that
-            start at zero. They stay zero if only drawn actions are limited.
+        usual_costs: costs of drawn and of most likely actions, as running means over iterations. They
+            stay zero if only drawn actions are limited.
+        measurements: number of measurements in these means.
     """
 
     limits: Float[Array, " costs"]
     tightening: Float[Array, " costs"]
     usual_costs: Float[Array, "2 costs"]
+    measurements: Int[Array, ""]
 
     @classmethod
     def create(cls, limits: Float[Array, " costs"], moving: bool) -> Self:
         """Return the initial inner limits; those that do not move are the limits themselves."""
         start = _FIRST_TIGHTENING if moving else 0.0
-        return cls(limits, start * jnp.abs(limits), jnp.zeros((2, len(limits))))
+        return cls(limits, start * jnp.abs(limits), jnp.zeros((2, len(limits))), jnp.array(0))
 
     @property
     def values(self) -> Float[Array, " costs"]:
@@ -52,27 +51,44 @@ class InnerLimits(eqx.Module):
 
     def seen(self, drawn: Float[Array, " costs"], likely: Float[Array, " costs"]) -> Self:
         """Return the limits with running means that include the costs of one more measurement."""
+        # The weights 1, 1/2, 1/3, … of a mean, until a new measurement counts for a fifth.
+        weight = jnp.maximum(_USUAL_WEIGHT, 1.0 / (1 + self.measurements))
         change = jnp.stack([drawn, likely]) - self.usual_costs
-        return dataclasses.replace(self, usual_costs=self.usual_costs + _USUAL_WEIGHT * change)
+        usual = self.usual_costs + weight * change
+        return dataclasses.replace(self, usual_costs=usual, measurements=self.measurements + 1)
 
     def needed(self, drawn: Float[Array, " costs"]) -> Float[Array, " costs"]:
-        """Return how far the costs of drawn actions are above those that meet the inner limits."""
-        factor, shift = self._larger()
-        return drawn - (self.values - shift) / factor
+        """Return how far the costs of drawn actions are above those that meet the inner limits.
+
+        If most likely actions usually cost k times as much, drawn actions are held at 1/k of the inner
+        limit. Both costs fall together, so that every positive limit can be met. Subtracting the
+        difference would demand a negative cost once the difference is larger than the limit. Where a
+        limit or a usual cost is not positive, a ratio has no meaning and the difference is subtracted.
+        """
+        usual, likely = self.usual_costs
+        above = likely > usual
+        positive = (self.limits > 0) & (usual > 0)
+        share = jnp.where(above & positive, usual / jnp.where(above, likely, 1.0), 1.0)
+        difference = jnp.where(above & ~positive, likely - usual, 0.0)
+        inner = self.values
+        return drawn - (jnp.where(inner > 0, inner * share, inner) - difference)
 
     def excess(self, drawn: Float[Array, " costs"], margin: float) -> Float[Array, " costs"]:
-        """Return the distance of each larger cost from (1 − margin)·limit."""
-        factor, shift = self._larger()
-        return factor * drawn + shift - (self.limits - margin * jnp.abs(self.limits))
+        """Return the distance of the larger cost of both kinds of actions from (1 − margin)·limit."""
+        usual, likely = self.usual_costs
+        larger = drawn + jnp.maximum(likely - usual, 0.0)
+        return larger - (self.limits - margin * jnp.abs(self.limits))
 
     def are_near(self, drawn: Float[Array, " costs"], gain: float) -> Bool[Array, ""]:
         """Return whether no larger cost is so far above its limit that only recovery helps.
 
-        With a gain of zero, which is the paper's plain update, the answer is always yes.
+        With a gain of zero, which is the paper's plain update, the answer is always yes. A limit of zero
+        has no size that an excess could be compared with.
         """
         if gain == 0:
             return jnp.array(True)
-        return jnp.all(self.excess(drawn, 0.0) <= _FAR * jnp.abs(self.limits))
+        far = self.excess(drawn, 0.0) > _FAR * jnp.abs(self.limits)
+        return ~jnp.any(far & (self.limits != 0))
 
     def moved(
         self, excess: Float[Array, " costs"], gain: float, opening_only: bool | Bool[Array, ""]
@@ -95,17 +111,3 @@ class InnerLimits(eqx.Module):
         after = jnp.clip(self.tightening + change, 0.0, 2 * size)
         after = jnp.where(opening_only, jnp.minimum(self.tightening, after), after)
         return dataclasses.replace(self, tightening=after)
-
-    def _larger(self) -> tuple[Float[Array, " costs"], Float[Array, " costs"]]:
-        """Return (a, b) such that a·C + b is the larger cost of drawn and most likely actions.
-
-        C is the cost of drawn actions. A positive cost is multiplied: as C falls to zero, so does a·C,
-        and every positive limit can be met. A difference does not fall with C; once it is larger than
-        the limit, no cost of drawn actions meets the limit. A factor has no meaning if the usual cost
-        of drawn actions is not positive, and the difference is added then.
-        """
-        drawn, likely = self.usual_costs
-        positive = drawn > 0
-        factor = jnp.clip(likely / jnp.where(positive, drawn, 1.0), 1.0, _LARGEST_FACTOR)
-        difference = jnp.maximum(likely - drawn, 0.0)
-        return jnp.where(positive, factor, 1.0), jnp.where(positive, 0.0, difference)

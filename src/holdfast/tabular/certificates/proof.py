@@ -31,7 +31,7 @@ from holdfast.model.by_step import over_steps
 from holdfast.model.table import TableLayout, layout_of
 from holdfast.tabular.certificates.checker import check_proof as checker
 from holdfast.tabular.certificates.checker.evidence import read_kernel, read_policy
-from holdfast.tabular.certificates.checker.exact_model import ExactModel, Rows, Signal, Vector
+from holdfast.tabular.certificates.checker.exact_model import ExactModel, Payoff, Rows, Vector
 from holdfast.tabular.certificates.proof_kernels import (
     Moves,
     kernel_moves,
@@ -271,7 +271,7 @@ def _shifted(
 
 def _multipliers(
     exact: ExactModel,
-    signal: Signal,
+    signal: Payoff,
     values: Float[np.ndarray, " S"],
     found: Float[np.ndarray, "S A"],
     units: Float[np.ndarray, " S"],
@@ -333,7 +333,7 @@ def _moves(
     layout: TableLayout,
     exact: ExactModel,
     q: Float[np.ndarray, "n A K"],
-    signal: Signal,
+    signal: Payoff,
     values: Float[np.ndarray, " n"],
 ) -> Moves:
     """Return the moves of a worst-case kernel, the worst response to values.

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from holdfast.tabular.certificates.checker.exact_model import (
     ExactModel,
     ExactRow,
-    Signal,
+    Payoff,
 )
 from holdfast.tabular.certificates.checker.exact_sets import member
 from holdfast.uncertainty import UncertaintySet, Wasserstein
@@ -119,7 +119,7 @@ def _cheapest(exact: ExactModel, gives: dict[int, float], takes: dict[int, float
 def transport_moves(
     exact: ExactModel,
     uncertainty: UncertaintySet,
-    signal: Signal,
+    signal: Payoff,
     values: Float[np.ndarray, " S"],
 ) -> Callable[[int, int], RowMoves]:
     """Return the function from a row to the moves of the worst response to values.

@@ -50,7 +50,7 @@ class RowEntries(NamedTuple):
     factor: Float[np.ndarray, " entries"]
 
     @classmethod
-    def of(cls, exact: rational.ExactModel, signal: rational.Signal) -> RowEntries:
+    def of(cls, exact: rational.ExactModel, signal: rational.Payoff) -> RowEntries:
         """Return the entries of a model and a signal that does not end."""
         entries = [
             (s, a, place, to, float(c), float(row.discount))

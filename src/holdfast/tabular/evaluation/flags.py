@@ -73,9 +73,10 @@ def sum_optimum(
 ) -> Optimum:
     """Return the largest worst-case value of Σ_i w_i·signal_i, to a certified upper bound.
 
-    With `reach` rules among the signals the maximum is over policies that remember which events have
-    happened, an upper bound for those that do not. The policy returned is that of no event so far, and
-    the lower bound is −inf.
+    With `reach` rules among the signals policies and nature remember which events have happened. For
+    policies that do not remember them the maximum is an upper bound, since it makes no difference for
+    them what nature remembers. The policy returned is that of no event so far, and the lower bound is
+    −inf.
 
     Arguments:
         table: the model.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -39,7 +41,11 @@ def large_values(table: Table, policy: Float[Array, "S A"], method: Dual) -> Lar
         one = table.only(i)
         nominal, values, multipliers, _ = dense.quick_values(one, policy, limits[0])
         error = float(error_of(one, policy, values, multipliers))
-        if not error <= within * float(jnp.abs(values).max()):
+        # Values that overflowed prove nothing, and are no start either.
+        size = float(jnp.abs(values).max())
+        if not math.isfinite(size):
+            values, multipliers = jnp.zeros_like(values), jnp.zeros_like(multipliers)
+        if not error <= within * size or not math.isfinite(size):
             last = by_policy_iteration(one, policy, values, multipliers, limits)
             assert last.multipliers is not None
             values, multipliers = last.values, last.multipliers

@@ -6,9 +6,11 @@ Bellman operator built from lower bounds on the worst responses, and T_q that of
     V ≤ T_L V  implies  ρ·V ≤ worst value,      V ≥ T_q V  implies  ρ·V ≥ worst value,
 
 and W(s) ≥ max_a q·(r + Σλ_i c_i + γW) with λ ≥ 0 implies that no feasible policy, whatever it
-depends on, has a worst-case reward above ρ·W − λ·d. A bound on stationary policies comes from a tree of
-regions of policies: every step is a bound by weak duality on a linear program, and the leaves cover all
-policies. `docs/how-to/proofs.md` describes the file, and the variables and rows of the program.
+depends on, has a worst-case reward above ρ·W − λ·d. With `reach` rules q may depend on the events that
+have happened, and the claim is about policies given as tables. A bound on stationary policies comes
+from a tree of regions of policies: every step is a bound by weak duality on a linear program, and the
+leaves cover all policies. `docs/how-to/proofs.md` describes the file, and the variables and rows of the
+program.
 
 The checker is this package: four modules, so that each has one idea, with at most 650 lines of code in
 all. It imports the standard library, and NumPy to read model files. A test counts and checks both.
@@ -29,7 +31,7 @@ from holdfast.tabular.certificates.checker import evidence, exact_sets
 from holdfast.tabular.certificates.checker import exact_model as rational
 from holdfast.tabular.certificates.checker.exact_model import ExactModel, Record, Rows, require
 
-Signal = rational.Signal
+Payoff = rational.Payoff
 Table = rational.Table
 FORMAT = "holdfast-proof-1"
 
@@ -154,7 +156,7 @@ def _values(model: ExactModel, policy: Rows, i: int, record: Record) -> tuple[Fr
 
 
 def excess_below(
-    model: ExactModel, policy: Rows, signal: Signal, multipliers: Rows, values: list[Fraction]
+    model: ExactModel, policy: Rows, signal: Payoff, multipliers: Rows, values: list[Fraction]
 ) -> tuple[Fraction, int]:
     """Return max_s (V − T_L V)(s) over reachable states, and the state at which it is attained."""
 
@@ -170,7 +172,7 @@ def excess_below(
 
 
 def excess_above(
-    model: ExactModel, policy: Rows | None, signal: Signal, kernel: Table, values: list[Fraction]
+    model: ExactModel, policy: Rows | None, signal: Payoff, kernel: Table, values: list[Fraction]
 ) -> tuple[Fraction, int]:
     """Return max_s (T_q V − V)(s), and the state at which it is attained.
 
@@ -205,11 +207,13 @@ def _bound(model: ExactModel, record: Record) -> str:
     kernel = evidence.read_kernel(wide, record, where)
     _check_excess(f"{where}: values", *excess_above(wide, None, signal, kernel, values))
     proved = signal.value(values) - signal.threshold
+    # A kernel that sees events excludes tables only: a policy that sees them too may be better.
+    kind = "policy" if len(wide.rows) == len(model.rows) else "policy given as a table"
     if method == "lagrangian":
         evidence.check_claim(record, "value", where, proved, at_most=False)
-        return f"no feasible policy has a worst-case reward above {record['value']!r}"
+        return f"no feasible {kind} has a worst-case reward above {record['value']!r}"
     require(proved < 0, f"{where}: the weighted constraints do not exclude each other")
-    return "no policy satisfies the constraints in the worst case"
+    return f"no {kind} satisfies the constraints in the worst case"
 
 
 def _check_excess(what: str, excess: Fraction, state: int) -> None:

@@ -64,7 +64,7 @@ class ExactRow:
 
 
 @dataclass(frozen=True)
-class Signal:
+class Payoff:
     """The reward or a utility: a sum, the mean of a step, or the probability of a rule.
 
     Attributes:
@@ -105,18 +105,18 @@ class ExactModel:
 
     kind: str
     rows: list[list[ExactRow]]
-    signals: list[Signal]
+    signals: list[Payoff]
     metric: list[list[Fraction]]
     visits: Fraction
     barred: list[tuple[int, int]]
 
-    def targets(self, signal: Signal, s: int, a: int, values: Vector) -> list[Fraction]:
+    def targets(self, signal: Payoff, s: int, a: int, values: Vector) -> list[Fraction]:
         """Return y = paid + γV(s') for the entries of a row."""
         row = self.rows[s][a]
         paid = zip(signal.paid[s][a], row.to, strict=True)
         return [c if to in signal.ends else c + row.discount * values[to] for c, to in paid]
 
-    def reachable(self, signal: Signal, policy: Rows) -> list[int]:
+    def reachable(self, signal: Payoff, policy: Rows) -> list[int]:
         """Return the states that the policy may visit under some member before the signal ends."""
         found: set[int] = set()
         new = {s for s, mass in enumerate(signal.initial) if mass}
@@ -127,7 +127,7 @@ class ExactModel:
             new -= found | signal.ends
         return sorted(found)
 
-    def remembering(self, weights: Vector) -> tuple[ExactModel, Signal]:
+    def remembering(self, weights: Vector) -> tuple[ExactModel, Payoff]:
         """Return the model on states that know which rules have ended, with a weighted sum of signals.
 
         State f·n + s is state s after the events in f, bit by bit; rules that end in the same states
@@ -150,7 +150,7 @@ class ExactModel:
             initial[bits[s] * n + s] = mass
         start = mean(weights, [each.start for each in self.signals])
         threshold = mean(weights, [each.threshold for each in self.signals])
-        return replace(self, rows=rows), Signal(paid, frozenset(), initial, start, threshold, "")
+        return replace(self, rows=rows), Payoff(paid, frozenset(), initial, start, threshold, "")
 
 
 def read_model(path: str | os.PathLike[str]) -> ExactModel:
@@ -263,7 +263,7 @@ def _exact(header: Record, arrays: dict[str, np.ndarray]) -> ExactModel:
     weight = total(discount**t for t in range(steps)) if horizon else 1 / (1 - discount)
     initial = distribution(arrays["initial"].tolist(), "the initial distribution")
     initial += [_ZERO] * (len(rows) - states)
-    signals = [Signal(paid(arrays["reward"], 1), frozenset(), initial, _ZERO, _ZERO, "reward")]
+    signals = [Payoff(paid(arrays["reward"], 1), frozenset(), initial, _ZERO, _ZERO, "reward")]
     for i, limit in enumerate(limits):
         sign, per = {"at_least": 1, "at_most": -1}[limit["sense"]], limit.get("per", "total")
         threshold, ends, start = sign * Fraction(limit["threshold"]), frozenset[int](), _ZERO
@@ -281,7 +281,7 @@ def _exact(header: Record, arrays: dict[str, np.ndarray]) -> ExactModel:
         what = f"reach {limit['reach']}" if ends else ("utility", "cost")[sign < 0]
         name = (limit["name"] or what) + " per step" * (per == "step")
         name += f" {'≥≤'[sign < 0]} {limit['threshold']:g}"
-        signals.append(Signal(earned, ends, going, start, threshold, name))
+        signals.append(Payoff(earned, ends, going, start, threshold, name))
     distances = [list(map(Fraction, row)) for row in metric]
     barred = [(t * states + s, a) for t in range(steps) for s, a in np.argwhere(~allowed).tolist()]
     visits = Fraction(steps) if horizon and ruled else weight
