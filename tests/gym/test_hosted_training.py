@@ -28,7 +28,7 @@ def spinning(step):
 
 
 class Failing(gymnasium.Wrapper):
-    """Raises, or dies, at every seventieth step, as long as a file says so."""
+    """Raises, or dies, at every fortieth step, as long as a file says so."""
 
     def __init__(self, env, flag):
         super().__init__(env)
@@ -36,7 +36,7 @@ class Failing(gymnasium.Wrapper):
 
     def step(self, action):
         self.steps += 1
-        if self.steps % 70 == 0 and self.flag.exists():
+        if self.steps % 40 == 0 and self.flag.exists():
             if self.flag.read_text() == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError("the motor is on fire")

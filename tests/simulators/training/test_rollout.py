@@ -12,14 +12,13 @@ import holdfast as hf
 from holdfast.environments.table_simulator import TableSimulator
 from holdfast.simulators.environment import Box, Environment, GaussianNoise, Step
 from holdfast.simulators.policy.networks import MLP, Critic, Normaliser, Policy
+from holdfast.simulators.training.estimates import critic_inputs, episode_returns, estimate
 from holdfast.simulators.training.rollout import (
     Nominal,
     Player,
     Sight,
     Signal,
-    critic_inputs,
-    episode_returns,
-    estimate,
+    TwoWays,
     rollout,
 )
 
@@ -290,6 +289,29 @@ def test_lookahead_is_what_the_step_pays_and_what_comes_after(index):
         expected = paid + 0.8 * values * ~terminated
         # What the horizon does to the last step depends on the signal.
         np.testing.assert_allclose(found.disturbances[:-1, :, c], expected[:-1], rtol=1e-4)
+
+
+# --- drawn and most likely actions side by side
+
+
+@pytest.mark.parametrize("most_copies", [None, 2])
+def test_most_likely_actions_are_played_beside_drawn_ones(most_copies):
+    """Five and two episodes, also in four rounds of which the last is not full."""
+    ways = TwoWays.on_devices(5, 2)
+    env = counter()
+    if most_copies:
+        env = type("Few", (Counter,), {"most_copies": most_copies})(env.bad_kind, env.bad_count)
+    player = Player(env, POLICY, PLAIN, ways.deterministic)
+    play = jax.jit(lambda key: rollout(player, Nominal(CANDIDATES), key, sum(ways)))
+    batch = play(jax.random.key(0))
+    drawn, likely = ways.separated(batch)
+    assert (drawn.alive.shape, likely.alive.shape) == ((HORIZON, 5), (HORIZON, 2))
+    for part, same in ((drawn, False), (likely, True)):
+        modes = POLICY.distribution(part.observations).mode()
+        close = np.isclose(part.actions, modes, atol=1e-6)
+        assert close.all() if same else not close.any()
+    joined = jax.tree.map(lambda a, b: np.concatenate([a, b], 1), drawn, likely)
+    np.testing.assert_array_equal(joined.disturbances, batch.disturbances)
 
 
 # --- a table

@@ -22,6 +22,7 @@ from holdfast.simulators.nature.mean_shift import MeanShift
 from holdfast.simulators.nature.tilted import TiltedKernel
 from holdfast.simulators.policy.networks import MLP, Critic, layers
 from holdfast.simulators.steps.descent import Passes, by_episodes, by_steps, descend, in_rows
+from holdfast.simulators.training.estimates import critic_inputs, estimate
 from holdfast.simulators.training.rollout import (
     Batch,
     DisturbanceKernel,
@@ -29,8 +30,6 @@ from holdfast.simulators.training.rollout import (
     Player,
     Sight,
     Signal,
-    critic_inputs,
-    estimate,
     rollout,
     worth,
 )

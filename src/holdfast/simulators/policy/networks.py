@@ -195,13 +195,15 @@ class Policy(eqx.Module):
         inputs: Float[Array, "rows inputs"],
         key: PRNGKeyArray,
         time: Array,
-        deterministic: bool | Bool[Array, ""] = False,
+        deterministic: bool | Bool[Array, "*rows"] = False,
     ) -> Array:
         """Return one action per row, in the policy's units: drawn with the key, or the most likely."""
         del time  # for policies with a memory
         distribution = self.distribution(inputs)
         drawn = distribution.draw(self.noise(key, len(inputs)))
-        return jnp.where(deterministic, distribution.mode(), drawn)
+        likely = jnp.asarray(deterministic)
+        likely = likely.reshape(*likely.shape, *[1] * (drawn.ndim - likely.ndim))
+        return jnp.where(likely, distribution.mode(), drawn)
 
     def noise(self, key: PRNGKeyArray, rows: int) -> Float[Array, "rows size"]:
         """Return noise for `draw`, one row for each action."""

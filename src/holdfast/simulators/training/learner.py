@@ -22,6 +22,7 @@ from holdfast.simulators.policy.memory import remembering
 from holdfast.simulators.policy.networks import Normaliser, Policy, layers
 from holdfast.simulators.steps.descent import Passes
 from holdfast.simulators.training import checkpoint, runs
+from holdfast.simulators.training.estimates import SignalEstimate, critic_inputs, estimate
 from holdfast.simulators.training.inner_limits import InnerLimits
 from holdfast.simulators.training.rollout import (
     Batch,
@@ -29,9 +30,7 @@ from holdfast.simulators.training.rollout import (
     Player,
     Sight,
     Signal,
-    SignalEstimate,
-    critic_inputs,
-    estimate,
+    TwoWays,
     rollout,
 )
 from holdfast.simulators.training.settings import Plan, Settings, cost_limits
@@ -93,7 +92,9 @@ class Learner(eqx.Module):
         inner = InnerLimits.create(limits, moving=settings.limit_gain > 0 and own is None)
         return cls(policy, sight, natures, inner, trust_region, key, jnp.array(0), own)
 
-    def player(self, env: Environment, deterministic: bool = False) -> Player:
+    def player(
+        self, env: Environment, deterministic: bool | Bool[Array, " rows"] = False
+    ) -> Player:
         """Return the current policy in a simulator."""
         return Player(env, self.policy, self.sight, deterministic)
 
@@ -107,10 +108,16 @@ class Samples(NamedTuple):
     """A batch under every signal's kernel and the estimates from it, along a leading axis.
 
     If all kernels are nominal, the signals share one batch and `batches` has a leading axis of one.
+
+    Attributes:
+        batches: episodes with drawn actions.
+        estimates: values, advantages and weights from them.
+        likely: episodes with most likely actions; none if there is no cost to measure.
     """
 
     batches: Batch
     estimates: SignalEstimate
+    likely: Batch
 
 
 def worst_case_kernels(plan: Plan, env: Environment, learner: Learner) -> Learner:
@@ -134,19 +141,25 @@ def worst_case_kernels(plan: Plan, env: Environment, learner: Learner) -> Learne
 
 
 def sample(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Samples]:
-    """Return a batch under each signal's kernel, with values, advantages and weights of its steps."""
-    learner, own = learner.split_key()
+    """Return a batch under each signal's kernel, with values, advantages and weights of its steps.
 
-    def one(nature: Nature, signal: Signal, key: Array) -> Batch:
-        player, episodes = learner.player(env), plan.episodes(env)
+    Episodes with most likely actions, for the costs that `measure` returns, are played beside it.
+    """
+    learner, own = learner.split_key()
+    measured = plan.episodes(env, plan.settings.evaluation_share) if len(plan.discounts) > 1 else 0
+    ways = TwoWays.on_devices(plan.episodes(env), measured)
+    player, episodes = learner.player(env, ways.deterministic), sum(ways)
+
+    def one(nature: Nature, signal: Signal, key: Array) -> tuple[Batch, Batch]:
         kernel, critic = nature.kernel, nature.critic
-        return rollout(player, kernel, key, episodes, critic=critic, signal=signal)
+        batch = rollout(player, kernel, key, episodes, critic=critic, signal=signal)
+        return ways.separated(batch)
 
     keys = jax.random.split(own, len(plan.discounts))
     distinct = len(keys) if plan.robust else 1
     each = (learner.natures, Signal.of(plan), keys)
-    batches = side_by_side(one, *jax.tree.map(lambda leaf: leaf[:distinct], each))
-    return learner, Samples(batches, _estimates(plan, learner, batches))
+    drawn, likely = side_by_side(one, *jax.tree.map(lambda leaf: leaf[:distinct], each))
+    return learner, Samples(drawn, _estimates(plan, learner, drawn), likely)
 
 
 def _estimates(plan: Plan, learner: Learner, batches: Batch) -> SignalEstimate:
@@ -171,20 +184,19 @@ def measure(
 ) -> tuple[Learner, Metrics]:
     """Return the metrics of the current policy, under each signal's kernel and the nominal one."""
     found = nominal = samples.estimates
-    episodes = plan.episodes(env, plan.settings.evaluation_share)
-    steps = samples.batches.alive.sum()
+    steps = samples.batches.alive.sum() + samples.likely.alive.sum()
     if plan.robust:
         learner, own = learner.split_key()
+        episodes = plan.episodes(env, plan.settings.evaluation_share)
         batch = rollout(learner.player(env), Nominal.create(env), own, episodes)
         nominal = _estimates(plan, learner, jax.tree.map(lambda leaf: leaf[None], batch))
         steps += batch.alive.sum()
-    # One rollout after the other: devices that exchange sums of both at once could wait for each other.
-    learner, found, nominal = lax.optimization_barrier((learner, found, nominal))
-    learner, likely, likely_steps = _likely_costs(plan, env, learner, episodes)
+    likely = jnp.zeros(0)
+    if len(plan.discounts) > 1:
+        likely = -_estimates(plan, learner, samples.likely).value[1:]
     inner = learner.inner
-    if (
-        learner.own is None
-    ):  # published algorithms with multipliers of their own limit drawn actions
+    # PPO- and TRPO-Lagrangian, as published, constrain the cost of drawn actions only.
+    if learner.own is None:
         inner = inner.seen(-found.value[1:], likely)
     return dataclasses.replace(learner, inner=inner), {
         "reward": found.value[0],
@@ -195,36 +207,9 @@ def measure(
         "nominal_reward": nominal.value[0],
         "nominal_costs": -nominal.value[1:],
         "inner_limits": learner.inner.values,
-        "steps": steps + likely_steps,
+        "steps": steps,
         "bad_step": jax.vmap(Batch.first_bad_step)(samples.batches).max(),
     }
-
-
-def _likely_costs(
-    plan: Plan, env: Environment, learner: Learner, episodes: int
-) -> tuple[Learner, Float[Array, " costs"], Int[Array, ""]]:
-    """Return the costs of the most likely actions, each under its own kernel, and the steps taken."""
-    learner, own = learner.split_key()
-    player = learner.player(env, deterministic=True)
-    costs = len(plan.discounts) - 1
-    if costs == 0:
-        return learner, jnp.zeros(0), jnp.array(0)
-    distinct = costs if plan.robust else 1
-
-    def one(nature: Nature, signal: Signal, key: Array) -> Batch:
-        kernel, critic = nature.kernel, nature.critic
-        return rollout(player, kernel, key, episodes, critic=critic, signal=signal)
-
-    natures, signals = jax.tree.map(lambda leaf: leaf[1:], (learner.natures, Signal.of(plan)))
-    each = (natures, signals, jax.random.split(own, costs))
-    batches = side_by_side(one, *jax.tree.map(lambda leaf: leaf[:distinct], each))
-    found = _per_signal(
-        lambda batch, critic, signal: estimate(batch, critic, learner.sight, signal).value,
-        batches,
-        natures.critic,
-        signals,
-    )
-    return learner, -found, batches.alive.sum()
 
 
 def needed(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " costs"]:

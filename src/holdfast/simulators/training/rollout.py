@@ -1,7 +1,8 @@
-"""Episodes drawn under a disturbance kernel, and the returns and advantages estimated from them."""
+"""Episodes drawn under a disturbance kernel."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self, cast
@@ -146,13 +147,13 @@ class Player(eqx.Module):
         env: the simulator.
         policy: the policy.
         sight: normalisers of its inputs and of nature's.
-        deterministic: whether the policy takes its most likely action.
+        deterministic: whether the policy takes its most likely action, in all episodes or in each.
     """
 
     env: Environment
     policy: Policy
     sight: Sight
-    deterministic: bool | Bool[Array, ""] = False
+    deterministic: bool | Bool[Array, "*rows"] = False
 
 
 class Batch(NamedTuple):
@@ -222,8 +223,7 @@ def rollout(
     episodes = -(-episodes // devices) * devices
     if env.most_copies is not None and episodes > env.most_copies:
         few = functools.partial(rollout, critic=critic, signal=signal, keep_states=keep_states)
-        draw = functools.partial(few, player, kernel)
-        return _in_rounds(draw, key, episodes, env.most_copies)
+        return _in_rounds(lambda each, *how: few(each, kernel, *how), player, key, episodes)
     nominal = type(kernel) is Nominal
     start_key, key = jax.random.split(key)
     keys = spread(jax.random.split(start_key, episodes))
@@ -280,18 +280,68 @@ def rollout(
 
 
 def _in_rounds(
-    some: Callable[[PRNGKeyArray, int], Batch], key: PRNGKeyArray, episodes: int, most: int
+    some: Callable[[Player, PRNGKeyArray, int], Batch],
+    player: Player,
+    key: PRNGKeyArray,
+    episodes: int,
 ) -> Batch:
-    """Return episodes that were drawn one part after the other, each of at most `most`."""
-    rounds = -(-episodes // most)
+    """Return episodes that were drawn one part after the other, each of at most `most_copies`."""
+    assert player.env.most_copies is not None
+    rounds = -(-episodes // player.env.most_copies)
     at_once = -(-episodes // rounds)
+    # A last part that is not full repeats the ways to act of the first episodes.
+    ways = jnp.resize(jnp.asarray(player.deterministic), (rounds, at_once))
 
     def joined(leaf: Array) -> Array:
         leaf = jnp.moveaxis(leaf, 0, 1)
         return leaf.reshape(leaf.shape[0], rounds * at_once, *leaf.shape[3:])[:, :episodes]
 
-    drawn = lax.map(lambda key: some(key, at_once), jax.random.split(key, rounds))
-    return jax.tree.map(joined, drawn)
+    def part(key_and_way: tuple[PRNGKeyArray, Array]) -> Batch:
+        key, way = key_and_way
+        return some(dataclasses.replace(player, deterministic=way), key, at_once)
+
+    return jax.tree.map(joined, lax.map(part, (jax.random.split(key, rounds), ways)))
+
+
+class TwoWays(NamedTuple):
+    """Numbers of episodes with drawn actions and with most likely ones, played side by side.
+
+    One rollout of both takes hardly longer than one of drawn actions, where a step takes the same time
+    for a few more copies.
+
+    Attributes:
+        drawn: episodes with drawn actions.
+        likely: episodes with most likely actions.
+    """
+
+    drawn: int
+    likely: int
+
+    @classmethod
+    def on_devices(cls, drawn: int, likely: int) -> Self:
+        """Return the numbers rounded up, so that every device has as many of each kind."""
+        devices = device_count()
+        return cls(*(-(-count // devices) * devices for count in (drawn, likely)))
+
+    @property
+    def deterministic(self) -> Bool[Array, " rows"]:
+        """Whether each episode takes the most likely action."""
+        # Every device has its part of both kinds, so that no episode moves when they are separated.
+        each = jnp.arange((self.drawn + self.likely) // device_count())
+        return jnp.tile(each >= self.drawn // device_count(), device_count())
+
+    def separated(self, batch: Batch) -> tuple[Batch, Batch]:
+        """Return the episodes with drawn actions, and those with most likely ones."""
+        devices = device_count()
+        of_drawn, of_likely = self.drawn // devices, self.likely // devices
+
+        def part(leaf: Array, start: int, count: int) -> Array:
+            time, _, *more = leaf.shape
+            on_each = leaf.reshape(time, devices, of_drawn + of_likely, *more)
+            return on_each[:, :, start : start + count].reshape(time, devices * count, *more)
+
+        drawn = jax.tree.map(lambda leaf: part(leaf, 0, of_drawn), batch)
+        return drawn, jax.tree.map(lambda leaf: part(leaf, of_drawn, of_likely), batch)
 
 
 def _signals(there: Step) -> Array:
@@ -307,88 +357,3 @@ def worth(
     over = there.terminated | (sight.clock & (time >= 1))
     value = jnp.where(over, 0.0, signal.discount * critic(inputs))
     return _signals(there)[..., signal.index] + value
-
-
-class SignalEstimate(NamedTuple):
-    """The estimates of one signal from a batch drawn under its kernel.
-
-    Attributes:
-        value: mean return of an episode; see `episode_returns`.
-        error: standard error of that mean.
-        advantages: generalised advantage of every step, zero after the end of the episode.
-        weights: decay^t of live steps. If decay is the discount, Σ weights·ratio·advantages, averaged
-            over episodes, is the first-order change of the return.
-        targets: λ-returns for the critic.
-    """
-
-    value: Float[Array, ""]
-    error: Float[Array, ""]
-    advantages: Float[Array, "time episodes"]
-    weights: Float[Array, "time episodes"]
-    targets: Float[Array, "time episodes"]
-
-
-def critic_inputs(batch: Batch, sight: Sight) -> Float[Array, "time+1 episodes inputs"]:
-    """Return the critic's inputs at every step."""
-    horizon = len(batch.alive)
-    times = jnp.arange(horizon + 1) / horizon
-    return jax.vmap(sight.of_critic)(batch.features, times)
-
-
-def episode_returns(
-    batch: Batch, signal: Signal, last_values: Float[Array, " episodes"]
-) -> Float[Array, " episodes"]:
-    """Return the plain sum of each episode, or with `bootstrap` the discounted sum and last value."""
-    paid = batch.signals[..., signal.index]
-    if not signal.bootstrap:
-        return paid.sum(0)
-    powers = signal.discount ** jnp.arange(len(paid))[:, None]
-    cut = batch.alive[-1] & ~batch.terminated[-1]
-    return (powers * paid).sum(0) + jnp.where(cut, signal.discount ** len(paid) * last_values, 0.0)
-
-
-def estimate(
-    batch: Batch, critic: Critic, sight: Sight, signal: Signal, *, of_nature: bool = False
-) -> SignalEstimate:
-    """Return the estimates of one signal, with its advantages A^π_p under the batch's kernel.
-
-    Arguments:
-        batch: the episodes.
-        critic: critic of the signal.
-        sight: normalisers of the critic's inputs.
-        signal: the signal.
-        of_nature: whether the advantages are those of the disturbance. λ is then 1 before steps that
-            ignore their disturbance: a mass that is drawn once counts with the whole episode.
-    """
-    values = critic(critic_inputs(batch, sight))
-    paid = batch.signals[..., signal.index]
-    going_on = batch.alive & ~batch.terminated
-    # The step after which the horizon cuts the episode.
-    cut = jnp.zeros_like(batch.alive).at[-1].set(True)
-    bootstrapped = going_on & (~cut | signal.bootstrap)
-    ahead = jnp.where(bootstrapped, signal.discount * values[1:], 0.0)
-    residuals = paid + ahead - values[:-1]
-    residuals = jnp.where(batch.alive, residuals, 0.0)
-
-    follows = (going_on & ~cut) * signal.gae
-    if of_nature:
-        heard_next = jnp.concatenate([batch.heard[1:], batch.heard[-1:]])
-        follows = (going_on & ~cut) * jnp.where(heard_next, signal.gae, 1.0)
-
-    def back(advantage: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
-        residual, share = at
-        advantage = residual + signal.discount * share * advantage
-        return advantage, advantage
-
-    zero = jnp.zeros(paid.shape[1])
-    _, advantages = lax.scan(back, zero, (residuals, follows), reverse=True)
-    advantages = jnp.where(batch.alive, advantages, 0.0)
-    powers = signal.decay ** jnp.arange(len(paid))[:, None]
-    returns = episode_returns(batch, signal, values[-1])
-    return SignalEstimate(
-        value=returns.mean(),
-        error=returns.std() / jnp.sqrt(len(returns)),
-        advantages=advantages,
-        weights=powers * batch.alive,
-        targets=advantages + values[:-1],
-    )

@@ -363,5 +363,5 @@ class Plan:
             return drawn(self.episodes(env)) + min(costs, 1) * measured
         adversary = self.settings.adversary
         learned_from = adversary.updates * drawn(adversary.episodes(env.horizon))
-        of_signals = (1 + costs) * (drawn(self.episodes(env)) + learned_from)
-        return of_signals + (1 + costs) * measured
+        likely = min(costs, 1) * measured
+        return (1 + costs) * (drawn(self.episodes(env)) + learned_from + likely) + measured
