@@ -80,8 +80,9 @@ def test_it_converges_to_policies_that_no_policy_dominates(algorithm, model):
     rewards = np.array([each.reward.nominal for each in found])
     shares = rewards / [best_reward(model, cost) for cost in costs]
     assert costs.min() < LIMIT < costs.max()
-    # Measured 0.9956 with either algorithm.
-    assert shares.min() >= 0.99
+    # Measured: 0.984 to 0.996 for the worst of seventy, 0.997 for the median.
+    assert shares.min() >= 0.98
+    assert np.median(shares) >= 0.995
     assert shares.max() <= 1 + 1e-6
 
 
@@ -101,8 +102,8 @@ def test_with_a_radius_every_signal_has_its_own_adversary(algorithm, chain, tiny
         )
         description = json.loads((tmp_path / str(radius) / "run.json").read_text())
         assert description["robust"] is (radius > 0)
-    # 300 steps under each of two kernels, 60 under the nominal one, 60 of most likely actions.
-    assert [rows[radius][0]["steps"] for radius in rows] == [360, 720]
+    # 300 steps and 60 of most likely actions under each of two kernels, and 60 under the nominal one.
+    assert [rows[radius][0]["steps"] for radius in rows] == [360, 780]
     assert rows[0.0][0]["reward"] == rows[0.0][0]["nominal_reward"]
     assert rows[0.2][0]["reward"] != rows[0.2][0]["nominal_reward"]
     assert len(rows[0.2][0]["multipliers"]) == 1

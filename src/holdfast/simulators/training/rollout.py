@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self, cast
 
@@ -289,7 +290,8 @@ def _in_rounds(
     assert player.env.most_copies is not None
     rounds = -(-episodes // player.env.most_copies)
     at_once = -(-episodes // rounds)
-    # A last part that is not full repeats the ways to act of the first episodes.
+    # If the last part is not full, further episodes fill it, act like the first ones and are cut off
+    # below.
     ways = jnp.resize(jnp.asarray(player.deterministic), (rounds, at_once))
 
     def joined(leaf: Array) -> Array:
@@ -306,8 +308,8 @@ def _in_rounds(
 class TwoWays(NamedTuple):
     """Numbers of episodes with drawn actions and with most likely ones, played side by side.
 
-    One rollout of both takes hardly longer than one of drawn actions, where a step takes the same time
-    for a few more copies.
+    Where a few more copies do not slow down a step, one rollout of both takes hardly longer than one of
+    drawn actions.
 
     Attributes:
         drawn: episodes with drawn actions.
@@ -324,21 +326,26 @@ class TwoWays(NamedTuple):
         return cls(*(-(-count // devices) * devices for count in (drawn, likely)))
 
     @property
+    def _repeats(self) -> int:
+        # The two kinds alternate in equal groups. Every device then has its part of both, and an episode
+        # has the same random numbers on any number of devices.
+        return math.gcd(self.drawn, self.likely)
+
+    @property
     def deterministic(self) -> Bool[Array, " rows"]:
         """Whether each episode takes the most likely action."""
-        # Every device has its part of both kinds, so that no episode moves when they are separated.
-        each = jnp.arange((self.drawn + self.likely) // device_count())
-        return jnp.tile(each >= self.drawn // device_count(), device_count())
+        each = jnp.arange((self.drawn + self.likely) // self._repeats)
+        return jnp.tile(each >= self.drawn // self._repeats, self._repeats)
 
     def separated(self, batch: Batch) -> tuple[Batch, Batch]:
         """Return the episodes with drawn actions, and those with most likely ones."""
-        devices = device_count()
-        of_drawn, of_likely = self.drawn // devices, self.likely // devices
+        groups = self._repeats
+        of_drawn, of_likely = self.drawn // groups, self.likely // groups
 
         def part(leaf: Array, start: int, count: int) -> Array:
             time, _, *more = leaf.shape
-            on_each = leaf.reshape(time, devices, of_drawn + of_likely, *more)
-            return on_each[:, :, start : start + count].reshape(time, devices * count, *more)
+            grouped = leaf.reshape(time, groups, of_drawn + of_likely, *more)
+            return grouped[:, :, start : start + count].reshape(time, groups * count, *more)
 
         drawn = jax.tree.map(lambda leaf: part(leaf, 0, of_drawn), batch)
         return drawn, jax.tree.map(lambda leaf: part(leaf, of_drawn, of_likely), batch)
