@@ -92,7 +92,8 @@ def stress(
         updates: batches on which a learned adversary is trained; default 200, outside JAX 100. A tilted
             one takes a tenth.
         kernels: kinds of adversaries, as names or settings; by default every kind that fits the noise:
-            "mean-shift" and "gaussian-mixture", or "categorical"; in JAX also "tilted".
+            "mean-shift" and "gaussian-mixture", or "categorical"; in JAX also "tilted"; for parameters
+            drawn once per episode also "direction-search".
         deterministic: True for most likely actions only, False for actions drawn as in training only;
             None tests both, since a policy may be used either way.
         environment: the simulator, if the agent has none or another one is wanted.
@@ -247,6 +248,7 @@ def _kinds(
         gaussian = isinstance(env.disturbance, GaussianNoise)
         kernels = ("mean-shift", "gaussian-mixture") if gaussian else ("categorical",)
         kernels += () if env.is_hosted else ("tilted",)
+        kernels += ("direction-search",) if gaussian and env.draws_once else ()
     if isinstance(kernels, str | AdversarySettings):
         kernels = (kernels,)
     if not kernels:

@@ -224,6 +224,45 @@ def test_gains_are_the_true_changes_in_the_unit_of_the_limit(oracle, limit_on):
 
 
 @functools.partial(jax.jit, static_argnums=0)
+def linearised_apart(plan, env, learner):
+    """The linearisation where the cost's batch stays in one state, the gradient, and H times d."""
+    learner, samples = sample(plan, env, learner)
+    seen = samples.batches.observations
+    seen = seen.at[1].set(jnp.zeros_like(seen[1]).at[..., 2].set(1.0))
+    samples = samples._replace(batches=samples.batches._replace(observations=seen))
+    local = linearise(plan, learner, samples)
+    both = plan.settings.trust_region_on == "all"
+    of = local.evidence if both else local.evidence[:1]
+    part = len(of[0].inputs) // len(of)
+    rows = jnp.concatenate([each.inputs[:part] for each in of])
+    share = jnp.concatenate([each.weights[:part] / each.weights[:part].sum() for each in of])
+    # `linearise` takes a share of every batch: all of one, or half of each of two.
+    product = fisher_product(learner.policy, rows, share, plan.settings.damping)
+    gradient = ravel_pytree(jax.grad(surrogate)(learner.policy, local.evidence[0]))[0]
+    return local, gradient, product(local.model.directions[0])
+
+
+@pytest.mark.parametrize("kernels", ["reward", "all"])
+def test_curvature_comes_from_the_batches_that_count(oracle, kernels):
+    """H is the Fisher matrix of the reward's batch, or the mean of those of all batches."""
+    env = TableSimulator(oracle.random_model(5, states=4, actions=2, radius=0.3), horizon=5)
+    settings = Settings(
+        radius=0.3,
+        limit_on="discounted",
+        trust_region_on=kernels,
+        batch_size=400,
+        fisher_share=1.0,
+        cg_steps=60,
+        damping=0.1,
+    )
+    plan = Plan.create(env, settings, robust=True, constrained=True)
+    learner = row(first_learners(plan, env, settings, cost_limits(env, settings), [0]), 0)
+    local, gradient, again = linearised_apart(plan, env, learner)
+    assert len(local.visited) == {"reward": 1, "all": 2}[kernels]
+    np.testing.assert_allclose(again, gradient, atol=1e-3 * np.abs(gradient).max())
+
+
+@functools.partial(jax.jit, static_argnums=0)
 def with_gradients(plan, env, learner):
     learner, samples = sample(plan, env, learner)
     local, batch = linearise(plan, learner, samples), row(samples.batches, 0)
@@ -335,15 +374,18 @@ class Landing(NamedTuple):
     gains: jax.Array
 
 
-@jax.jit
-def searched(step, needed, delta):
-    """The line search along a step that is the first direction of its local model."""
+@functools.partial(jax.jit, static_argnums=3)
+def searched(step, needed, delta, factors=(1.0,)):
+    """The line search along a step that is the first direction of its local model.
+
+    The divergence is measured on copies of the batch with inputs multiplied by these factors.
+    """
+    visited = tuple(BATCHES[0]._replace(inputs=each * BATCHES[0].inputs) for each in factors)
     directions = jnp.stack([step, jnp.zeros_like(step)])
     model = LocalModel(jnp.eye(2), needed, delta, directions)
     coefficients = PolicyStep(jnp.array([1.0, 0.0]), jnp.array(True), jnp.array(False))
-    policy, update = line_search(
-        POLICY, Linearisation(model, BATCHES, jnp.array(True)), coefficients, SEARCH
-    )
+    local = Linearisation(model, BATCHES, visited, jnp.array(True))
+    policy, update = line_search(POLICY, local, coefficients, SEARCH)
     gains = jnp.stack([surrogate(policy, each) for each in BATCHES])
     return Landing(policy, update["accepted"], update["backtracks"], update["kl"], gains)
 
@@ -385,6 +427,18 @@ def test_it_shortens_by_the_decay_until_the_trust_region_holds():
     assert landing.backtracks == 2
     np.testing.assert_allclose(landing.policy.network.weights[0], [[0.2]], rtol=1e-6)
     np.testing.assert_allclose(landing.kl, 0.02, rtol=1e-4)
+
+
+def test_the_trust_region_holds_in_the_states_of_every_batch_that_counts():
+    # The mean is 0.8·½^k·factor; the largest factor decides, wherever it stands.
+    for factors in ((1.0, 2.0), (2.0, 0.5)):
+        landing = searched(
+            jnp.array([0.8, 0.0, 0.0]), jnp.array([-1e9]), jnp.float32(0.5 * 0.21**2), factors
+        )
+        assert landing.accepted
+        assert landing.backtracks == 3
+        np.testing.assert_allclose(landing.policy.network.weights[0], [[0.1]], rtol=1e-6)
+        np.testing.assert_allclose(landing.kl, 0.02, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

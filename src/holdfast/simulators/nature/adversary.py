@@ -17,12 +17,13 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from holdfast.simulators.environment import Environment, GaussianNoise
 from holdfast.simulators.nature.categorical import CategoricalKernel
+from holdfast.simulators.nature.direction_search import DirectionSearch
 from holdfast.simulators.nature.gaussian_mixture import GaussianMixture
 from holdfast.simulators.nature.mean_shift import MeanShift
 from holdfast.simulators.nature.tilted import TiltedKernel
 from holdfast.simulators.policy.networks import MLP, Critic, layers
 from holdfast.simulators.steps.descent import Passes, by_episodes, by_steps, descend, in_rows
-from holdfast.simulators.training.estimates import critic_inputs, estimate
+from holdfast.simulators.training.estimates import critic_inputs, episode_returns, estimate
 from holdfast.simulators.training.rollout import (
     Batch,
     DisturbanceKernel,
@@ -43,11 +44,12 @@ _KERNELS: dict[str, Any] = {
     "mean-shift": MeanShift,
     "categorical": CategoricalKernel,
     "tilted": TiltedKernel,
+    "direction-search": DirectionSearch,
 }
 
 
 class Nature(eqx.Module):
-    """The kernel and the critic of one signal, with the state of their optimisers."""
+    """An adversary: the kernel and the critic of one signal, with the state of their optimisers."""
 
     kernel: DisturbanceKernel
     critic: Critic
@@ -103,6 +105,7 @@ def attack(
 
     The gradient of (22) is that of `_score` or, with `gradient="pathwise"`, of `_pathwise`. Adam takes
     the step on ξ, and the kernel itself projects (`gaussian_mixture._scale_within`, for instance).
+    A `DirectionSearch` has no gradient: it remembers what its directions led to.
 
     Arguments:
         nature: the adversary.
@@ -113,11 +116,12 @@ def attack(
         critic_learning_rate: Adam learning rate of its critic.
         rate_factor: factor on the learning rate of its kernel.
     """
-    learned = hasattr(nature.kernel, "network")
+    learned, searches = (hasattr(nature.kernel, name) for name in ("network", "trying"))
     pathwise = learned and settings.gradient == "pathwise"
+    drawing: Any = nature.kernel
     batch = rollout(
         player,
-        nature.kernel,
+        drawing.trying() if searches else drawing,
         key,
         settings.episodes(player.env.horizon),
         critic=nature.critic,
@@ -130,13 +134,18 @@ def attack(
     inputs = critic_inputs(batch, player.sight)[:-1]
     critic_passes = Passes(critic_learning_rate, settings.epochs, settings.minibatches)
     after = fit_critic(nature, inputs, found.targets, batch.alive, critic_passes)
+    if searches:
+        last_values = nature.critic(critic_inputs(batch, player.sight)[-1])
+        returns = episode_returns(batch, signal, last_values)
+        kernel = drawing.observed(batch.disturbances[0], returns, rate_factor)
+        return eqx.tree_at(lambda n: n.kernel, after, kernel)
     if not learned:
         return after
     if pathwise:
         loss, data = _pathwise(nature, player, signal, batch, weights, key)
     else:
         loss, data = _score(nature, batch, player.sight, found.advantages, weights, settings.clip)
-    kernel: Any = nature.kernel
+    kernel = drawing
     network, optimiser = descend(
         (kernel.network, nature.kernel_optimiser),
         lambda network, part: loss(eqx.tree_at(lambda k: k.network, kernel, network), part),

@@ -59,20 +59,23 @@ class Linearisation(NamedTuple):
     Attributes:
         model: the local model.
         evidence: the evidence.
+        visited: the part of it in whose states the KL divergence is measured.
         recoverable: whether a step in the trust region meets the constraints, and the costs are near
             enough to their limits for a linearised constraint to be trusted.
     """
 
     model: LocalModel
     evidence: tuple[Evidence, ...]
+    visited: tuple[Evidence, ...]
     recoverable: Bool[Array, ""]
 
 
 def linearise(plan: Plan, learner: Learner, samples: Samples) -> Linearisation:
     """Return g, h, H and b of equations (20) and (21), with H⁻¹ applied to the gradients.
 
-    g and H come from the batch under the reward's kernel, h_i from the batch under constraint i's own.
-    The weights of g and H are chosen by `Settings.weighting`; those of h_i are its limit's, as in b_i.
+    g comes from the batch under the reward's kernel, h_i from the batch under constraint i's own, and H
+    from the batches that `Settings.trust_region_on` selects. The weights of g and H are chosen by
+    `Settings.weighting`; those of h_i are its limit's, as in b_i.
     """
     settings, policy = plan.settings, learner.policy
     found = gather_evidence(plan, learner, samples)
@@ -81,16 +84,22 @@ def linearise(plan: Plan, learner: Learner, samples: Samples) -> Linearisation:
         [jax.grad(lambda v, e=each: surrogate(unravel(v), e))(flat) for each in found]
     )
     horizon, episodes = samples.batches.alive.shape[1:]
-    some = max(1, round(settings.fisher_share * episodes)) * horizon
-    inputs, weights = spread((found[0].inputs[:some], found[0].weights[:some]))
-    product = fisher_product(policy, inputs, weights, settings.damping)
+    apart = plan.robust and settings.trust_region_on == "all"
+    visited = found if apart else found[:1]
+    some = max(1, round(settings.fisher_share * episodes / len(visited))) * horizon
+    inputs = jnp.concatenate([each.inputs[:some] for each in visited])
+    weights = [each.weights[:some] for each in visited]
+    if apart:  # every batch counts alike, whatever the weights of its signal
+        weights = [each / each.sum() for each in weights]
+    inputs, shares = spread((inputs, jnp.concatenate(weights)))
+    product = fisher_product(policy, inputs, shares, settings.damping)
     inverses = conjugate_gradients(product, gradients, settings.cg_steps)
     needs = needed(plan, learner, samples)[: len(found) - 1]
     model = local_model(gradients, inverses, needs, learner.trust_region)
     recoverable = is_recoverable(model)
     if plan.constrained:
         recoverable &= are_near(plan, learner, samples)
-    return Linearisation(model, found, recoverable)
+    return Linearisation(model, found, visited, recoverable)
 
 
 def gather_evidence(plan: Plan, learner: Learner, samples: Samples) -> tuple[Evidence, ...]:
@@ -203,9 +212,10 @@ def line_search(
 ) -> tuple[Policy, Metrics]:
     """Take the longest step decay^k·x that satisfies the trust region and the acceptance test.
 
-    An accepted step has a KL divergence of at most δ, leaves every linearised constraint satisfied, or
-    no worse if it is violated now, and raises the reward's surrogate unless a constraint is violated
-    now. If none of the tries is accepted, the policy stays unchanged.
+    An accepted step has a KL divergence of at most δ in the states of every visited batch. It leaves
+    every linearised constraint satisfied, or no worse if it is violated now, and raises the reward's
+    surrogate unless a constraint is violated now. If none of the tries is accepted, the policy stays
+    unchanged.
 
     Arguments:
         policy: the policy that drew the batches.
@@ -216,13 +226,14 @@ def line_search(
             the one above.
 
     Returns:
-        The new policy, and the metrics of the update. `kl` is E_{d^r}[KL(π‖π_k)] of the accepted step;
-        `backtracks` counts how often the step was shortened.
+        The new policy, and the metrics of the update. `kl` is E_d[KL(π‖π_k)] of the accepted step, with
+        d = d^r or, with `trust_region_on="all"`, the d that makes it largest; `backtracks` counts how
+        often the step was shortened.
     """
     flat, unravel = ravel_pytree(policy)
     model, decay, tries = local.model, settings.line_search_decay, settings.line_search_tries
-    x, reward = model.step(step.coefficients), local.evidence[0]
-    old = policy.distribution(reward.inputs)
+    x = model.step(step.coefficients)
+    before = [policy.distribution(each.inputs) for each in local.visited]
     recovering = jnp.any(model.needed > 0)
 
     def keeps_limits(gains: Array) -> Array:
@@ -233,7 +244,12 @@ def line_search(
 
     def look(k: Array) -> tuple[Array, Array]:
         candidate = unravel(flat + decay**k * x)
-        kl = divergence(candidate, old, reward.inputs, reward.weights)
+        kl = jnp.stack(
+            [
+                divergence(candidate, old, each.inputs, each.weights)
+                for old, each in zip(before, local.visited, strict=True)
+            ]
+        ).max()
         gains = jnp.stack([surrogate(candidate, each) for each in local.evidence])
         finite = jnp.isfinite(kl) & jnp.isfinite(gains).all()
         return finite & (kl <= model.delta) & serves(gains), kl

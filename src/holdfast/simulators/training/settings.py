@@ -16,10 +16,18 @@ if TYPE_CHECKING:
 MOST_SEEDS = 10_000
 
 _CHOICES = {
-    "kernel": ("auto", "mean-shift", "gaussian-mixture", "categorical", "tilted"),
+    "kernel": (
+        "auto",
+        "mean-shift",
+        "gaussian-mixture",
+        "categorical",
+        "tilted",
+        "direction-search",
+    ),
     "gradient": ("score", "pathwise"),
     "limit_on": ("episode", "discounted"),
     "weighting": ("steps", "discounted"),
+    "trust_region_on": ("reward", "all"),
 }
 # Fields of type float by the numbers that they accept.
 _RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
@@ -59,8 +67,9 @@ class AdversarySettings:
     `benchmarks/adversary_strength.py` prints the share of the true worst case that they find.
 
     Arguments:
-        kernel: "gaussian-mixture", "categorical", "tilted", or "auto": the learned kernel that fits
-            the environment's disturbance.
+        kernel: "mean-shift", "gaussian-mixture", "categorical", "tilted", "direction-search" (for
+            parameters that are drawn once per episode), or "auto": the learned kernel that fits the
+            environment's disturbance.
         gradient: "score", or "pathwise" if dynamics, signal and critic are differentiable.
         updates: batches drawn for each adversary before each policy update.
         batch_size: steps in each of these batches.
@@ -70,7 +79,8 @@ class AdversarySettings:
         clip: largest relative change of the density that a score-function step rewards.
         hidden: hidden layer sizes of the kernel's network; tables use none.
         components: components of the Gaussian mixture.
-        candidates: disturbances among which the tilted kernel chooses.
+        candidates: disturbances among which the tilted kernel chooses, and directions that a direction
+            search tries.
 
     Example:
         >>> import holdfast as hf
@@ -105,6 +115,7 @@ class StaticSettings:
 
     limit_on: str = "episode"
     weighting: str = "steps"
+    trust_region_on: str = "reward"
     batch_size: int = 50_000
     discount: float | None = None
     hidden: tuple[int, ...] = (64, 32)
@@ -152,6 +163,10 @@ class Settings(StaticSettings):
             paper. Unit weights are a biased gradient of the discounted reward; discount^t leaves little
             to learn from after the first 1/(1 − discount) steps. A cost always has the weights of its
             limit.
+        trust_region_on: "reward" measures the KL divergence of an update in the states visited under
+            the reward's kernel, as in the paper; "all" under every signal's kernel, and the largest
+            counts. Worst-case kernels that lie far apart lead to different states, and an update that
+            is small in one set of states can be large in the other.
         batch_size: steps drawn under each kernel for one update.
         discount: discount of the reward, and of the costs with limit_on="discounted"; None for the
             environment's own discount.

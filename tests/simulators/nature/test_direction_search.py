@@ -1,0 +1,164 @@
+"""The direction search: inside its ball, drawn as it says, and pointing where the values are worst."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+
+import holdfast as hf
+from holdfast.environments.linear_gaussian import LinearGaussian
+from holdfast.simulators.certificates.attack import FrozenPolicy, Targets, train_attackers, watch
+from holdfast.simulators.environment import Discrete, Environment, GaussianNoise, Step
+from holdfast.simulators.nature.direction_search import DirectionSearch
+from holdfast.simulators.policy.networks import Policy
+from holdfast.simulators.training.rollout import Signal, Situation
+from holdfast.simulators.training.settings import AdversarySettings
+
+
+class DrawnOnce(Environment):
+    """The reward of the only step that counts is linear in two numbers that are drawn once."""
+
+    name = "drawn-once"
+    draws_once = True
+    horizon = 2
+    observation_size = feature_size = 1
+    action_space = Discrete(2)
+    disturbance = GaussianNoise(2, "parameters", (1.0, 1.0))
+    cost_names = ("cost",)
+    discount = 1.0
+    slope = (0.6, -0.8)
+
+    def reset(self, key):
+        return jnp.zeros(1), jnp.zeros(1)
+
+    def listens(self, state):
+        return state[0] == 0
+
+    def features(self, state):
+        return state
+
+    def step(self, state, action, disturbance):
+        reward = jnp.where(state[0] == 0, jnp.dot(jnp.asarray(self.slope), disturbance), 0.0)
+        after = jnp.ones(1)
+        return Step(after, after, reward, jnp.reshape(-2 * reward, (1,)), jnp.array(False))
+
+
+ENV = DrawnOnce()
+
+
+def created(radius, candidates=64, env=ENV):
+    settings = AdversarySettings("direction-search", candidates=candidates)
+    return DirectionSearch.create(jax.random.PRNGKey(0), env, jnp.asarray(radius), settings)
+
+
+def situation(rows):
+    return Situation(jnp.zeros((rows, 1)), jnp.zeros((rows, 0)), lambda w: w)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("radius", [0.0, 0.2, 12.5])
+def test_every_part_spends_the_radius_and_the_mixture_at_most_that(size, radius):
+    noise = GaussianNoise(size, "parameters", (1.0,) * size)
+    kind = type("Sized", (DrawnOnce,), {"disturbance": noise})
+    kernel = created(radius, env=kind())
+    np.testing.assert_allclose((np.asarray(kernel.shifts) ** 2).sum(-1) / 2, radius, rtol=1e-5)
+    # Every axis can be moved both ways, whatever the number of candidates.
+    reach = np.asarray(kernel.directions)
+    assert (reach.max(0) > 0.99).all()
+    assert (reach.min(0) < -0.99).all()
+    if size == 2 and radius == 0.2:
+        # KL of the mixture, by a sum over a fine grid.
+        weights = np.random.default_rng(0).dirichlet(np.full(len(reach), 0.1))
+        x = np.stack(np.meshgrid(*2 * [np.linspace(-7, 7, 281)]), -1).reshape(-1, 2)
+        nominal = scipy.stats.multivariate_normal(np.zeros(2)).pdf(x)
+        density = sum(
+            w * scipy.stats.multivariate_normal(m).pdf(x)
+            for w, m in zip(weights, np.asarray(kernel.shifts), strict=True)
+        )
+        kl = (density * np.log(density / nominal)).sum() * 0.05**2
+        assert 0 < kl <= radius
+
+
+def test_draws_follow_the_weights_and_trying_draws_all_alike():
+    kernel = created(12.5, candidates=8)
+    kernel = dataclasses.replace(kernel, values=jnp.arange(8.0), counts=jnp.ones(8))
+    weights = np.exp(np.asarray(kernel.log_weights))
+    np.testing.assert_allclose(weights, scipy.special.softmax(-np.arange(8) / 0.7), rtol=1e-5)
+    for each, expected in ((kernel, weights), (kernel.trying(), np.full(8, 1 / 8))):
+        drawn = np.asarray(each.draw(jax.random.PRNGKey(1), situation(8000)))
+        # Five standard deviations out and 45 degrees apart, few draws are nearer to another part.
+        nearest = (drawn @ np.asarray(kernel.directions).T).argmax(-1)
+        found = np.bincount(nearest, minlength=8) / len(drawn)
+        np.testing.assert_allclose(found, expected, atol=0.06 * expected.max())
+        along = drawn[nearest == 0] @ np.asarray(kernel.directions)[0]
+        assert along.mean() == pytest.approx(5.0, abs=0.2)
+        assert along.std() == pytest.approx(1.0, abs=0.1)
+
+
+def test_rows_are_not_in_the_order_of_the_directions():
+    """The last rows may be played with other actions than the first ones."""
+    drawn = np.asarray(created(12.5).trying().draw(jax.random.PRNGKey(2), situation(640)))
+    angles = np.arctan2(drawn[:, 1], drawn[:, 0])
+    assert np.histogram(angles[-64:], bins=8, range=(-np.pi, np.pi))[0].min() >= 2
+
+
+def test_few_noisy_episodes_at_a_time_reveal_the_worst_direction():
+    kernel, key = created(12.5), jax.random.PRNGKey(3)
+    slope = np.asarray(ENV.slope)
+    for _ in range(5):
+        key, draw, noise = jax.random.split(key, 3)
+        w = kernel.trying().draw(draw, situation(10))
+        values = w @ jnp.asarray(slope) + 3.0 * jax.random.normal(noise, (10,))
+        kernel = kernel.observed(w, values, 1.0)
+    mean = np.exp(np.asarray(kernel.log_weights)) @ np.asarray(kernel.directions)
+    assert mean @ -slope >= 0.7  # −slope is the unit vector of the worst direction
+
+
+def test_it_finds_the_worst_case_of_parameters_that_act_linearly():
+    policy = Policy.create(jax.random.PRNGKey(0), 1, (), ENV.action_space)
+    both = jnp.full(2, 1.0)
+    signals = Signal(jnp.arange(2), both, both, both, bootstrap=False)
+    frozen = FrozenPolicy(ENV, policy, None, signals, ENV.horizon, (), 1e-3)
+    key, radius = jax.random.PRNGKey(1), 2.0
+    settings = AdversarySettings("direction-search", updates=20, batch_size=400, minibatches=1)
+    targets = Targets(
+        jnp.arange(2), jnp.full(2, radius), jnp.zeros(2, bool), jax.random.split(key, 2)
+    )
+    natures, _ = train_attackers(frozen, watch(frozen, key), targets, settings, 100)
+    for signal, slope in enumerate((np.asarray(ENV.slope), 2 * np.asarray(ENV.slope))):
+        kernel = jax.tree.map(lambda leaf, i=signal: leaf[i], natures.kernel)
+        found = np.exp(np.asarray(kernel.log_weights)) @ np.asarray(kernel.shifts) @ slope
+        assert 0.98 <= found / -(np.sqrt(2 * radius) * np.linalg.norm(slope)) <= 1 + 1e-6
+
+
+def test_training_uses_it_and_a_checkpoint_keeps_it(tmp_path):
+    settings = {
+        "radius": 2.0,
+        "cost_limit": 1.0,
+        "batch_size": 40,
+        "hidden": (4,),
+        "adversary": {"kernel": "direction-search", "batch_size": 40, "updates": 1},
+    }
+    whole = hf.train(ENV, "rcpo", iterations=3, out=tmp_path / "whole", **settings)
+    hf.train(ENV, "rcpo", iterations=2, out=tmp_path / "parts", **settings)
+    parts = hf.train(ENV, "rcpo", iterations=3, out=tmp_path / "parts", **settings)
+    for one, other in zip(*map(jax.tree.leaves, (whole.policy, parts.policy)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_noise_of_every_step_is_refused():
+    with pytest.raises(ValueError, match="kernel: a direction search needs Gaussian parameters"):
+        created(0.2, env=LinearGaussian())
+    settings = {"radius": 0.1, "cost_limit": 1.0, "adversary": {"kernel": "direction-search"}}
+    with pytest.raises(ValueError, match="linear-gaussian has none; use 'mean-shift' or 'auto'"):
+        hf.train(LinearGaussian(), "rcpo", iterations=1, **settings)
+
+
+def test_stress_tries_it_wherever_parameters_are_drawn_once():
+    agent = hf.train(ENV, "pcpo", iterations=1, batch_size=64, cost_limit=1.0)
+    found = hf.stress(agent, radii=[0.5], episodes=20, updates=2, restarts=1, deterministic=False)
+    assert "direction-search" in [kind["kernel"] for kind in found.setup["kernels"]]
