@@ -36,7 +36,8 @@ Status = Literal["feasible", "infeasible", "not-found"]
 _UNIFORM_SHARE = 1e-6
 # Share of the uniform policy mixed into a start at a corner, so that its deterministic rows can change.
 _CORNER_SHARE = 0.02
-# Iterations from a policy of the relaxation. It starts close to a good policy or leads nowhere.
+# Iterations of a run that starts from a policy of the relaxation. Such a run starts close to a good
+# policy, or it finds none.
 _RELAXED_STEPS = 60
 # Another run's policy replaces the run's own if it gains more than this, relative to max(1, |reward|).
 _LEAST_GAIN = 1e-9
@@ -68,8 +69,8 @@ class Solution:
         model: the model.
         stochastic: with `deterministic=True`, the evaluation of the policy that the search for a
             deterministic one started from; otherwise None.
-        remembered: with `remember=True`, the solution on states × flags, otherwise None. Its state
-            f·S + s is state s after the events of set f, of which set 0 is none.
+        remembered: with `remember=True`, the solution on states × flags, otherwise None. State
+            f·S + s of its model is state s after the events of set f. Set 0 is empty.
 
     Example:
         >>> import holdfast as hf
@@ -176,8 +177,8 @@ def solve(
             published algorithm, robust and constrained: "rpd", "rcpg", "r3c", "crpo", "epirc-pgs",
             "rnpg", and "cup" (nominal by default). Also an `Algorithm` record, a function of a
             `holdfast.tabular.algorithms.Run`, or either of them as "package.module:name".
-        iterations: number of policy updates; rvi records this many and stops at its certified error,
-            lp takes one.
+        iterations: number of policy updates. rvi records this many policies, and the last one is
+            optimal up to a certified error; lp makes one update.
         trust_region: δ, the largest E_{d^r}[KL(π‖π_k)] of an improvement.
         step: "exact" solves the convex problem of each step, "taylor" its second-order expansion (26).
         safeguard: "project" keeps every iterate after the first feasible one feasible; None is the
@@ -197,9 +198,9 @@ def solve(
         certify: whether to start further runs from the corners of the problem (the best policies of the
             reward, of each constraint, and of the Lagrangian), to return the best feasible policy of
             all runs, and to certify it.
-        nodes: largest number of nodes of branch and bound in that certificate, or None for no limit but
-            60 seconds; see `certify`. Policies that branch and bound could not exclude at first then
-            start further, shorter runs.
+        nodes: largest number of nodes of branch and bound in that certificate, or None for the time
+            limit of 60 seconds only; see `certify`. Further, shorter runs then start from the policies
+            that branch and bound could not exclude at first.
         deterministic: whether to return a policy with one action in every state, or with a horizon in
             every state and step. Models with up to 256 such policies are searched completely; otherwise
             the search starts at the most likely actions and changes one of them at a time.
@@ -255,11 +256,13 @@ def solve(
     chosen.function(run)
     found, certificate = run.last, None
     if certify:
-        run, found = _best_of(run, found, chosen, _corners(layout), options.iterations)
+        run, found = _best_iterate(run, found, chosen, _corners(layout), options.iterations)
         certificate = prove(model, layout.unpad_policy(found.policy), nodes=nodes)
         starts = [_mixed(layout, p) for p in certificate.relaxed_policies]
         before = found
-        run, found = _best_of(run, found, chosen, starts, min(options.iterations, _RELAXED_STEPS))
+        run, found = _best_iterate(
+            run, found, chosen, starts, min(options.iterations, _RELAXED_STEPS)
+        )
         if found is not before:
             certificate = prove(model, layout.unpad_policy(found.policy), nodes=nodes)
     policy, stochastic = layout.unpad_policy(found.policy), None
@@ -267,12 +270,13 @@ def solve(
         stochastic = evaluate(model, policy, worst_case=worst_case, devices=devices)
         policy = best_deterministic(layout, policy, options.worst_case)
         certificate = prove(model, policy, nodes=nodes) if certify else None
-    # Of the very policy that is returned: the search knows it padded, and with other rounding errors.
+    # Evaluate the returned policy itself. The search evaluated it padded, with other rounding errors.
     evaluation = evaluate(model, policy, worst_case=worst_case, devices=devices)
     status: Status = "feasible"
     attained = None
     if not evaluation.feasible:
-        # Decided for one constraint. Several may conflict even if each is attainable on its own.
+        # This looks at each constraint alone. Several may conflict even if each is attainable on its
+        # own.
         attained, hopeless = attainable_values(layout)
         status = "infeasible" if hopeless else "not-found"
     remembered = None
@@ -321,7 +325,7 @@ def as_algorithm(given: str | Algorithm | Callable[[Run], object]) -> Algorithm:
     return Algorithm(getattr(found, "__name__", repr(found)), found, accepts=tuple(_DEFAULTS))
 
 
-def _best_of(
+def _best_iterate(
     run: Run, found: Iterate, algorithm: Algorithm, starts: list[Array], iterations: int
 ) -> tuple[Run, Iterate]:
     """Return the best feasible iterate of this run and of runs from other policies, and its run.
@@ -337,7 +341,7 @@ def _best_of(
             runs.append(other)
     best = [(each, each.best) for each in runs if each.best is not None]
     if run.best is not None:
-        # The run's own, unless another one is better by more than rounding.
+        # Keep this run's own iterate unless another one is better by more than rounding.
         own = float(run.best.worst.value[0])
         least = own + _LEAST_GAIN * max(1.0, abs(own))
         best = [pair for pair in best if float(pair[1].worst.value[0]) > least]

@@ -39,9 +39,9 @@ _NEAR, _SERIES = 0.1, 7
 class KL(FromCounts):
     """All kernels with KL(q‖p) ≤ radius around the nominal rows p.
 
-    The worst response to targets y is the tilt q ∝ p·exp(−βy), with the β ≥ 0 at which KL(q‖p) equals
-    the radius. If the radius is at least −log p(argmin y), it is p conditioned on the minimisers. The
-    dual value −(log Σ p·exp(−βy) + radius)/β is a lower bound for every β > 0.
+    `respond` computes the worst response. For targets y it is the tilt q ∝ p·exp(−βy), with the β ≥ 0
+    at which KL(q‖p) equals the radius. If the radius is at least −log p(argmin y), it is p conditioned
+    on the minimisers. The dual value −(log Σ p·exp(−βy) + radius)/β is a lower bound for every β > 0.
 
     Arguments:
         radius: a number or an (S, A) array; 0 admits only the nominal row, inf any row on its support.

@@ -31,9 +31,10 @@ def rcpo(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Metri
     # Line 9: a batch under each kernel gives values, advantages and occupancies.
     learner, samples = sample(plan, env, learner)
     learner, metrics = measure(plan, env, learner, samples)
-    # Lines 10 and 11 in their practical form (26), on g, h, H and b of (20) and (21).
+    # Lines 10 and 11 in their practical form (26), from g and h of (20), H of (21)
+    # and b = d − V_c.
     local = linearise(plan, learner, samples)
-    half = improve(local.model)  # π_{k+½}: (13) by Taylor expansion, (23)
+    half = improve(local.model)  # coefficients of π_{k+½}: (13) by Taylor expansion, (23)
     step = project(local.model, half)  # π_{k+1}: (16) by Taylor expansion, (25)
     step = recover_unless(local.recoverable, local.model, step)
     policy, update = line_search(learner.policy, local, step, plan.settings)

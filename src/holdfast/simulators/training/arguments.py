@@ -1,4 +1,4 @@
-"""The arguments of `train` that are no settings: seeds, algorithm, callback and start."""
+"""The arguments of `train` that are not settings: seeds, algorithm, callback and start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from holdfast.simulators.training.learner import Learner
 from holdfast.simulators.training.settings import MOST_SEEDS, Settings
 
 AnyAlgorithm = str | Algorithm | Callable[..., Any]
-# Called with rows, or with rows and agents; True stops the run. `list.extend` is one: it returns None.
+# A callback is called with rows, or with rows and agents, and stops the run by returning True.
+# `list.extend` is a valid callback: it returns None.
 Callback = Callable[..., object]
 
 

@@ -1,4 +1,4 @@
-"""Training for a certificate: the limit at which training aims moves until the limit itself is proved.
+"""Training for a certificate: training aims at a moving limit until the true limit is proved.
 
 Every few iterations the current policy is certified from fresh episodes. Training then uses a lower
 limit: the limit less the width of the certificate (its bound less the cost that the attack found).

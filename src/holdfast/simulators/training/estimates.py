@@ -62,7 +62,8 @@ def estimate(
         sight: normalisers of the critic's inputs.
         signal: the signal.
         of_nature: whether the advantages are those of the disturbance. λ is then 1 before steps that
-            ignore their disturbance: a mass that is drawn once counts with the whole episode.
+            do not use their disturbance. The advantage of a mass that is drawn once thus covers the
+            whole episode.
     """
     values = critic(critic_inputs(batch, sight))
     paid = batch.signals[..., signal.index]

@@ -9,9 +9,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-# First distance of the inner limit from the limit, as a fraction of it. The first time that a policy
-# reaches its limit, the linearised constraint overshoots most. From half the limit it is approached from
-# inside: with limit_gain=0.2 a cost far below opens the inner limit within five iterations.
+# Initial distance of the inner limit from the limit, as a fraction of the limit. The linearised
+# constraint overshoots most when a policy first reaches its limit, so that the inner limit starts at
+# half of it. With limit_gain=0.2 and a cost far below the limit, it reaches the limit within five
+# iterations.
 _FIRST_TIGHTENING = 0.5
 # Weight of a new measurement in the running means of `InnerLimits.usual_costs`. A mean then covers about
 # nine measurements of a fifth of a batch each, and is more precise than the cost of drawn actions.
@@ -74,13 +75,13 @@ class InnerLimits(eqx.Module):
         return drawn - (jnp.where(inner > 0, inner * share, inner) - difference)
 
     def excess(self, drawn: Float[Array, " costs"], margin: float) -> Float[Array, " costs"]:
-        """Return the distance of the larger cost of both kinds of actions from (1 − margin)·limit."""
+        """Return the larger of the costs of both kinds of actions, less (1 − margin)·limit."""
         usual, likely = self.usual_costs
         larger = drawn + jnp.maximum(likely - usual, 0.0)
         return larger - (self.limits - margin * jnp.abs(self.limits))
 
     def are_near(self, drawn: Float[Array, " costs"], gain: float) -> Bool[Array, ""]:
-        """Return whether no larger cost is so far above its limit that only recovery helps.
+        """Return whether every larger cost is close enough to its limit to trust a linearisation.
 
         With a gain of zero, which is the paper's plain update, the answer is always yes. A limit of zero
         has no size that an excess could be compared with.
@@ -102,7 +103,7 @@ class InnerLimits(eqx.Module):
         Arguments:
             excess: what `excess` returns.
             gain: step size; 0 keeps the inner limits.
-            opening_only: whether the inner limits do not tighten.
+            opening_only: whether the inner limits may open but not tighten.
         """
         if gain == 0:
             return self

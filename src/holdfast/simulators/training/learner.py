@@ -123,7 +123,8 @@ class Samples(NamedTuple):
 def worst_case_kernels(plan: Plan, env: Environment, learner: Learner) -> Learner:
     """Return the state with every signal's adversary updated against the current policy.
 
-    This is the inner loop of Algorithm 1. The adversaries continue from the previous iteration.
+    This is the inner loop of Algorithm 1, (22) for the reward and (24) for each cost. The adversaries
+    continue from the previous iteration.
     """
     settings = plan.settings
     learner, own = learner.split_key()
@@ -143,7 +144,8 @@ def worst_case_kernels(plan: Plan, env: Environment, learner: Learner) -> Learne
 def sample(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Samples]:
     """Return a batch under each signal's kernel, with values, advantages and weights of its steps.
 
-    Episodes with most likely actions, for the costs that `measure` returns, are played beside it.
+    The same rollout also contains episodes with most likely actions, for the costs that `measure`
+    returns.
     """
     learner, own = learner.split_key()
     measured = plan.episodes(env, plan.settings.evaluation_share) if len(plan.discounts) > 1 else 0
@@ -218,7 +220,7 @@ def needed(plan: Plan, learner: Learner, samples: Samples) -> Float[Array, " cos
 
 
 def are_near(plan: Plan, learner: Learner, samples: Samples) -> Bool[Array, ""]:
-    """Return whether no measured cost is so far above its limit that only recovery helps."""
+    """Return whether every cost is close enough to its limit to trust a linearised constraint."""
     return learner.inner.are_near(_drawn_costs(plan, samples), plan.settings.limit_gain)
 
 
@@ -247,8 +249,8 @@ def learn(
         learner: the state that the samples were drawn from.
         samples: the samples of this iteration.
         policy: the new policy.
-        keep_limits: whether the inner limits do not tighten: after a recovery step, and for an algorithm
-            whose multipliers follow the limits.
+        keep_limits: True if the inner limits may open but not tighten: after a recovery step, and for
+            an algorithm whose multipliers follow the limits.
     """
     settings = plan.settings
 
@@ -261,8 +263,9 @@ def learn(
         return fit_critic(nature, inputs, targets, batch.alive, passes)
 
     natures = _per_signal(fitted, samples.batches, learner.natures, samples.estimates.targets)
-    # During recovery a cost is far from its limit, and the linearisation has no bias to learn from it.
-    # An inner limit that nothing meets must still open, or every later step would recover too.
+    # A recovery step says nothing about the bias of the linearisation, since a cost is far from its
+    # limit. The inner limits therefore do not tighten. They may open: if no step can meet an inner
+    # limit, every later step would be a recovery step too.
     inner = learner.inner.moved(excess(plan, learner, samples), settings.limit_gain, keep_limits)
     sight = learner.sight.updated(samples.batches)
     if learner.sight.observations is not None and sight.observations is not None:

@@ -33,8 +33,8 @@ def rcpo(run: Run) -> None:
         if run.options.step == "taylor":
             update = taylor_update(tilts, delta)  # (26), the practical form of lines 10 and 11
         else:
-            half = improve(tilts, delta)  # line 10: π_{k+½}, equation (13)
-            update = project(tilts, half)  # line 11: π_{k+1}, equation (16)
+            half = improve(tilts, delta)  # line 10: coefficients of π_{k+½}, (13)
+            update = project(tilts, half)  # line 11: π_{k+1}, (16)
         recovered = not update.met
         if recovered:
             update = recover(tilts, delta)

@@ -80,8 +80,8 @@ class Induction(NamedTuple):
     Attributes:
         policy: the greedy policy, (H·S, A).
         values: V_t(s).
-        errors: bound on the distance of V_t(s) from the largest worst-case value, and from the policy's
-            own worst-case value on the lower side.
+        errors: bound on the distance of V_t(s) from the largest worst-case value. V_t(s) less this bound
+            is a lower bound on the policy's own worst-case value.
         multipliers: nature's dual variables.
     """
 

@@ -1,4 +1,4 @@
-"""The certified error of worst-case values, which rests on one worst response and on no search for V."""
+"""The certified error of worst-case values, from one worst response to V."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Quick values of dense models by sweeps over their rows.
 
-A pass over the kernel takes most of the time of an evaluation, and an exponential for every entry takes
-most of a pass. A round therefore computes the exponentials once, and V under the new chain is found by
-sweeps of the matrix P_π, which is smaller by the number of actions, or by its factors where sweeps are
-slow. The values found here are proposals. They prove nothing: `certified` has a pass of its own.
+Passes over the kernel take most of the time of an evaluation, and the exponentials of all entries take
+most of a pass. A round therefore computes the exponentials once. It then finds V under the new chain by
+sweeps of P_π, which is smaller than the kernel by the number of actions. If sweeps are slow, it
+factorises P_π. The values found here are proposals. They prove nothing: `certified` has a pass of its
+own.
 """
 
 from __future__ import annotations
@@ -113,14 +114,14 @@ def quick_values(
         rounding = _FLOOR * jnp.finfo(size.dtype).eps
         enough = jnp.maximum(tolerance * (1 - table.discount) / 4, rounding)
         enough = enough * jnp.abs(now.values).max()
-        # The last factor by which the residual fell, or a smaller one, is what the move achieves.
+        # Assume that the move reduces the residual by at least the factor of the last round.
         expected = size * jnp.minimum(size / now.residual, 1.0)
         return _DenseRound(
             values=now.values + move,
             multipliers=found.multipliers,
             residual=size,
             slow=slow,
-            # What is not a number ends the search.
+            # NaN ends the search.
             done=~(expected > enough) | (now.rounds + 1 >= _MOST_ROUNDS),
             rounds=now.rounds + 1,
         )
@@ -141,7 +142,7 @@ def quick_values(
         zero = reached & is_silent(table, signal, policy, reached)
         return jnp.where(zero, 0.0, pair[0]), jnp.where(zero, 0.0, pair[1])
 
-    # The passes over the kernel are left out where some first step certainly pays.
+    # Skip these passes if the signal of some possible first step is never zero.
     met = (policy > 0) & (table.initial > 0)[:, None]
     perhaps = ~((signal != 0).all(-1) & met).any()
     nominal, values = lax.cond(perhaps, quiet, lambda pair: pair, (nominal, last.values))

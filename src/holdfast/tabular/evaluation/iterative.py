@@ -67,8 +67,8 @@ def fixed_point(
         constant: b, (S,).
         start: first guess, (S,).
         slow: a direction that the operator hardly shortens; it is kept among the directions.
-        contraction: factor by which the operator shortens every x, or more.
-        norm: the norm in which it does.
+        contraction: upper bound on the factor by which the operator changes the norm of any x.
+        norm: the norm in which this bound holds.
         target: the residual to reach, as a function of the first residual; both in the norm.
         most: limit on the sweeps. By default there is none: plain sweeps always end.
     """

@@ -24,8 +24,8 @@ from holdfast.uncertainty.rows import EPS
 
 # Limit on the rounds of policy iteration. It ends by itself; the limit is for cycles caused by rounding.
 _MAX_ROUNDS = 1000
-# Brackets wider than this, relative to max(1, largest |V|), may still widen for a round; narrower ones
-# that do are at the level of rounding.
+# A bracket wider than this, relative to max(1, largest |V|), may still widen for a round. A narrower
+# bracket that widens has reached the level of rounding.
 _NARROW = 1e-6
 
 
@@ -111,7 +111,8 @@ def robust_optimum(
         excess *= 1 + 8 * EPS  # the last operations are rounded
         error = float(found.error[0])
         width = excess + 2 * error
-        # Rounding may keep the residual above the tolerance. Then it stops falling. NaN would stay NaN.
+        # Rounding may keep the residual above the tolerance. Stop if the width no longer falls, or is
+        # NaN.
         width /= max(1.0, float(jnp.abs(values).max()))
         if not width > tolerance or width >= narrowest:
             break

@@ -210,7 +210,7 @@ def signal_values(
 def until_stop(table: Table, array: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return a policy, occupancies or advantages with zeros where a table's only signal stops.
 
-    A policy without actions there makes the value the boundary value alone.
+    With a policy of zeros in these states, their value is the boundary value.
     """
     return array if table.boundary is None else table.boundary.outside(array)
 

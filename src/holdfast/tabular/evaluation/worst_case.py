@@ -141,7 +141,7 @@ def tolerance_of(method: Dual, table: Table) -> float:
 
 
 def limits_of(method: Dual, table: Table) -> tuple[np.float64, np.int64]:
-    """Return the limits of `by_policy_iteration`, which are traced: no program for each."""
+    """Return the limits of `by_policy_iteration`. They are traced, so that all share one program."""
     return np.float64(tolerance_of(method, table)), np.int64(method.max_rounds)
 
 
