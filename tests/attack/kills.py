@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -24,16 +25,36 @@ iterations = 3
 [environment]
 gambler = { goal = 6 }
 """
+_ROOT = str(Path(__file__).parents[2])  # the audited policy is imported from here
 _TRAIN = "train n-chain --batch-size 300 --iterations 4 --limit-on discounted --hidden 4"
+_ALGORITHMS = ("rcpo", "pcpo", "cpo", "trpo", "ppo-lag", "trpo-lag")
+_AUDIT = "audit tests.attack.kills:first_action --env n-chain --radius 0.02 --cost-limit 2"
 COMMANDS = {
-    **{
-        f"train {a}": f"{_TRAIN} --algorithm {a} --out OUT" for a in ("rcpo", "pcpo", "cpo", "trpo")
-    },
+    **{f"train {a}": f"{_TRAIN} --algorithm {a} --out OUT" for a in _ALGORITHMS},
     "bench in processes": "bench mine.toml --engine processes --workers 2 --out OUT",
     "bench inline": "bench mine.toml --engine inline --out OUT",
     "solve": "solve gambler --iterations 5 --out OUT",
     "report": "report runs -o OUT/report.html",
+    "fit": "fit log.csv --state s --action a --next t --signal r=r --out OUT/model.npz",
+    "certify": "certify gambler runs/solved --no-bound --proof OUT/proof.json",
+    "audit": f"{_AUDIT} --episodes 200 --updates 1 --most-cost 1 --out OUT",
 }
+
+
+def first_action(observation):
+    """The policy that is audited."""
+    return 0
+
+
+def write_log(path: Path) -> None:
+    """Write a log of a thousand random steps."""
+    rng, state = random.Random(0), "new"
+    lines = ["s,a,t,r"]
+    for _ in range(1000):
+        after = rng.choice(("new", "worn"))
+        lines.append(f"{state},{rng.choice(('run', 'service'))},{after},{rng.random()}")
+        state = after
+    path.write_text("\n".join(lines) + "\n")
 
 
 def command(text: str, out: Path) -> list[str]:
@@ -46,6 +67,7 @@ def start(text: str, out: Path, folder: Path) -> subprocess.Popen:
     return subprocess.Popen(
         command(text, out),
         cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([_ROOT, *sys.path])},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
@@ -75,9 +97,18 @@ def content(out: Path) -> dict[str, object]:
             same = {} if result is None else dict(result.history)
             same.pop("seconds", None)
             found[name] = mark, {key: value.tobytes() for key, value in same.items()}
+        elif path.name in ("proof.json", "audit.json", "stress.json"):
+            found[name] = without_times(json.loads(path.read_text()))
         elif path.suffix == ".html":
             found[name] = path.read_text().endswith("</html>\n")
     return found
+
+
+def without_times(value: object) -> object:
+    """Return JSON without the entries that measure time."""
+    if isinstance(value, dict):
+        return {k: without_times(v) for k, v in value.items() if "seconds" not in k}
+    return [without_times(each) for each in value] if isinstance(value, list) else value
 
 
 def descendants(session: int) -> list[int]:
@@ -106,9 +137,10 @@ def kill(process: subprocess.Popen, whom: str, rng: random.Random) -> None:
 def attack(folder: Path, count: int, seed: int = 0, names: tuple[str, ...] = ()) -> list[str]:
     """Kill commands at random moments and finish them; return the findings."""
     (folder / "mine.toml").write_text(BENCH)
+    write_log(folder / "log.csv")
     chosen = names or tuple(COMMANDS)
     findings, expected, lasts = [], {}, {}
-    if "report" in chosen:
+    if {"report", "certify"} & set(chosen):
         finish(COMMANDS["solve"], folder / "runs" / "solved", folder)
     for name in chosen:
         began = time.monotonic()
