@@ -10,13 +10,15 @@ import scipy.special
 import scipy.stats
 
 import holdfast as hf
+from holdfast._support.devices import row
 from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.simulators.certificates.attack import FrozenPolicy, Targets, train_attackers, watch
 from holdfast.simulators.environment import Discrete, Environment, GaussianNoise, Step
 from holdfast.simulators.nature.direction_search import DirectionSearch
 from holdfast.simulators.policy.networks import Policy
+from holdfast.simulators.training.learner import first_learners, sample
 from holdfast.simulators.training.rollout import Signal, Situation
-from holdfast.simulators.training.settings import AdversarySettings
+from holdfast.simulators.training.settings import AdversarySettings, Plan, Settings, cost_limits
 
 
 class DrawnOnce(Environment):
@@ -85,7 +87,8 @@ def test_every_part_spends_the_radius_and_the_mixture_at_most_that(size, radius)
 
 def test_draws_follow_the_weights_and_trying_draws_all_alike():
     kernel = created(12.5, candidates=8)
-    kernel = dataclasses.replace(kernel, values=jnp.arange(8.0), counts=jnp.ones(8))
+    known = {"values": jnp.arange(8.0), "counts": jnp.ones(8), "temperature": jnp.asarray(0.7)}
+    kernel = dataclasses.replace(kernel, **known)
     weights = np.exp(np.asarray(kernel.log_weights))
     np.testing.assert_allclose(weights, scipy.special.softmax(-np.arange(8) / 0.7), rtol=1e-5)
     for each, expected in ((kernel, weights), (kernel.trying(), np.full(8, 1 / 8))):
@@ -113,7 +116,7 @@ def test_few_noisy_episodes_at_a_time_reveal_the_worst_direction():
         key, draw, noise = jax.random.split(key, 3)
         w = kernel.trying().draw(draw, situation(10))
         values = w @ jnp.asarray(slope) + 3.0 * jax.random.normal(noise, (10,))
-        kernel = kernel.observed(w, values, 1.0)
+        kernel = kernel.forgetting(1.0).observed(w, values)
     mean = np.exp(np.asarray(kernel.log_weights)) @ np.asarray(kernel.directions)
     assert mean @ -slope >= 0.7  # −slope is the unit vector of the worst direction
 
@@ -133,6 +136,71 @@ def test_it_finds_the_worst_case_of_parameters_that_act_linearly():
         kernel = jax.tree.map(lambda leaf, i=signal: leaf[i], natures.kernel)
         found = np.exp(np.asarray(kernel.log_weights)) @ np.asarray(kernel.shifts) @ slope
         assert 0.98 <= found / -(np.sqrt(2 * radius) * np.linalg.norm(slope)) <= 1 + 1e-6
+
+
+def test_the_density_is_that_of_the_mixture():
+    kernel = created(0.7, candidates=5)
+    kernel = dataclasses.replace(kernel, values=jnp.arange(5.0), counts=jnp.ones(5))
+    draws = np.random.default_rng(0).normal(size=(20, 2))
+    parts = [scipy.stats.multivariate_normal(mean).logpdf(draws) for mean in kernel.shifts]
+    weights = scipy.special.softmax(-np.arange(5))
+    expected = scipy.special.logsumexp(np.array(parts).T, b=weights, axis=1)
+    nominal = scipy.stats.multivariate_normal(np.zeros(2)).logpdf(draws)
+    found = np.asarray(kernel.log_density(jnp.asarray(draws)))
+    np.testing.assert_allclose(found - 0.7, expected - nominal, atol=1e-5)
+
+
+@pytest.mark.parametrize("noise", [0.5, 30.0])
+def test_directions_that_noise_cannot_tell_apart_are_used_alike(noise):
+    kernel, rng = created(12.5, candidates=8), np.random.default_rng(0)
+    w = kernel.trying().draw(jax.random.PRNGKey(3), situation(400))
+    values = w @ jnp.asarray(ENV.slope) + noise * rng.normal(size=400)
+    kernel = kernel.observed(w, values)
+    # Each of eight directions has fifty episodes; few shares are neither 0 nor 1.
+    error = noise / np.sqrt(50)
+    spread = np.ptp(np.asarray(kernel.values))
+    assert float(kernel.temperature) == pytest.approx(max(0.1 * spread, error), rel=0.3)
+    assert float(kernel.temperature) >= 0.1 * spread * (1 - 1e-5)
+
+
+def known_kernels(learner):
+    """The learner with a kernel of the reward that shifts along +u, and one of the cost along +u + v."""
+    kernel = learner.natures.kernel
+    values = -kernel.directions @ jnp.array([[1.0, 1.0], [0.0, 1.0]])
+    values = jnp.stack([values[0, :, 0], values[1, :, 1]])
+    counts = jnp.full_like(kernel.counts, 100.0)
+    known = dataclasses.replace(kernel, values=values, counts=counts)
+    return dataclasses.replace(learner, natures=dataclasses.replace(learner.natures, kernel=known))
+
+
+def test_every_episode_counts_for_every_signal_with_its_likelihood_ratio():
+    settings = Settings(
+        radius=0.5,
+        cost_limit=(1.0,),
+        batch_size=20_000,
+        evaluation_share=0.01,
+        adversary=AdversarySettings("direction-search"),
+    )
+    plan = Plan.create(ENV, settings, robust=True, constrained=True)
+    first = first_learners(plan, ENV, settings, cost_limits(ENV, settings), [0])
+    learner = known_kernels(row(first, 0))
+    after, samples = jax.jit(lambda learner: sample(plan, ENV, learner))(learner)
+    episodes = samples.batches.alive.shape[2]
+    assert samples.batches.alive.shape[0] == 1
+    assert samples.estimates.weights.shape[::2] == (2, episodes)
+    returns = np.asarray(samples.batches.signals[0].sum(0))
+    for i, slope in enumerate((np.asarray(ENV.slope), 2 * np.asarray(ENV.slope))):
+        kernel = jax.tree.map(lambda leaf, i=i: leaf[i], learner.natures.kernel)
+        exact = np.exp(np.asarray(kernel.log_weights)) @ np.asarray(kernel.shifts) @ slope
+        ratios = np.asarray(samples.estimates.weights[i, 0])
+        assert ratios.max() <= 2 + 1e-5
+        assert ratios.mean() == pytest.approx(1.0, abs=0.03)
+        error = np.std(ratios * returns[:, i]) / np.sqrt(episodes)
+        assert np.mean(ratios * returns[:, i]) == pytest.approx(exact, abs=5 * error)
+        own = float(samples.estimates.error[i])
+        assert float(samples.estimates.value[i]) == pytest.approx(exact, abs=5 * own)
+        count = float(after.natures.kernel.counts[i].sum() - kernel.counts.sum())
+        assert count == pytest.approx(episodes, rel=0.1)
 
 
 def test_training_uses_it_and_a_checkpoint_keeps_it(tmp_path):

@@ -137,7 +137,7 @@ def attack(
     if searches:
         last_values = nature.critic(critic_inputs(batch, player.sight)[-1])
         returns = episode_returns(batch, signal, last_values)
-        kernel = drawing.observed(batch.disturbances[0], returns, rate_factor)
+        kernel = drawing.forgetting(rate_factor).observed(batch.disturbances[0], returns)
         return eqx.tree_at(lambda n: n.kernel, after, kernel)
     if not learned:
         return after

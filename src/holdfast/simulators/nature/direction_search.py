@@ -20,10 +20,11 @@ from holdfast.simulators.training.settings import AdversarySettings
 # episodes of about three batches: enough to tell directions apart, and short beside the time in which a
 # policy in a trust region changes its worst direction.
 _FORGOTTEN = 0.3
-# Temperature of the weights, in units of the range of the mean values. At 0.1 a direction in the middle
-# of the range has weight e^{-5} of the worst one, and two that noise cannot tell apart are used alike.
+# Least temperature of the weights, in units of the range of the mean values: a direction in the middle
+# of the range has weight e^{-5} of the worst one. If the standard error of the means is larger, it is
+# the temperature, so that directions which noise cannot tell apart are used alike.
 _TEMPERATURE = 0.1
-# Smallest factor on the two numbers above, at the end of an attack on a policy that no longer learns.
+# Smallest factor on share and temperature, at the end of an attack on a policy that no longer learns.
 _LEAST_FACTOR = 0.01
 
 
@@ -40,16 +41,22 @@ class DirectionSearch(eqx.Module):
     Attributes:
         directions: unit vectors u_j.
         values: mean value of the signal with each direction, over the last batches.
-        counts: number of episodes in each mean.
+        counts: number of episodes in each mean, as a sum of shares in [0, 1].
+        squares: sum of the squares of these shares.
+        variance: mean square of an episode's value less the mean of its directions.
         radius: R.
-        temperature: temperature of φ in units of the range of `values`; infinity makes φ uniform.
+        temperature: temperature of φ; infinity makes φ uniform.
+        rate_factor: factor on the temperature.
     """
 
     directions: Float[Array, "n size"]
     values: Float[Array, " n"]
     counts: Float[Array, " n"]
+    squares: Float[Array, " n"]
+    variance: Float[Array, ""]
     radius: Float[Array, ""]
     temperature: Float[Array, ""]
+    rate_factor: Float[Array, ""]
 
     @classmethod
     def create(
@@ -68,7 +75,9 @@ class DirectionSearch(eqx.Module):
             )
         directions = _spread_out(key, settings.candidates, noise.size)
         zeros = jnp.zeros(len(directions))
-        return cls(directions, zeros, zeros, radius, jnp.asarray(_TEMPERATURE))
+        return cls(
+            directions, zeros, zeros, zeros, jnp.zeros(()), radius, jnp.ones(()), jnp.ones(())
+        )
 
     @property
     def shifts(self) -> Float[Array, "n size"]:
@@ -79,9 +88,12 @@ class DirectionSearch(eqx.Module):
     def log_weights(self) -> Float[Array, " n"]:
         """Log φ. Directions that no episode has tried count as the worst."""
         worst = self.values.min()
-        spread = self.values.max() - worst
         above = jnp.where(self.counts > 0, self.values - worst, 0.0)
-        return jax.nn.log_softmax(-above / jnp.where(spread > 0, self.temperature * spread, 1.0))
+        return jax.nn.log_softmax(-above / jnp.where(self.temperature > 0, self.temperature, 1.0))
+
+    def log_density(self, draws: Float[Array, "rows size"]) -> Float[Array, " rows"]:
+        """Return the log-density of draws relative to N(0, I), up to the constant −R."""
+        return jax.nn.logsumexp(self.log_weights + draws @ self.shifts.T, axis=-1)
 
     def trying(self) -> Self:
         """Return the kernel that draws all directions alike."""
@@ -98,30 +110,52 @@ class DirectionSearch(eqx.Module):
         chosen = jnp.minimum(jnp.searchsorted(upper, quantiles), len(upper) - 1)
         return self.shifts[chosen] + jax.random.normal(noise, (rows, self.directions.shape[1]))
 
-    def observed(
-        self,
-        disturbances: Float[Array, "episodes size"],
-        values: Float[Array, " episodes"],
-        rate_factor: float | Float[Array, ""],
-    ) -> Self:
-        """Return the kernel with mean values that include the episodes of one more batch of `trying`.
+    def forgetting(self, rate_factor: float | Float[Array, ""]) -> Self:
+        """Return the kernel whose past counts less, for a policy that has changed since.
 
         Arguments:
-            disturbances: the disturbance of each episode.
-            values: value of the signal in each episode.
-            rate_factor: factor on the forgotten share and on the temperature, between 0 and 1. A factor
-                that falls to zero averages over all batches and selects the worst direction.
+            rate_factor: factor on the forgotten share and on the temperature of the next observation,
+                between 0 and 1. A factor that falls to zero averages over all batches and selects the
+                worst direction.
         """
         factor = jnp.maximum(rate_factor, _LEAST_FACTOR)
-        # Probability of each direction given w: all have the same length, so that it is ∝ exp(w·μ_j).
+        kept = 1 - factor * _FORGOTTEN
+        counts, squares = kept * self.counts, kept * self.squares
+        return dataclasses.replace(self, counts=counts, squares=squares, rate_factor=factor)
+
+    def observed(
+        self, disturbances: Float[Array, "episodes size"], values: Float[Array, " episodes"]
+    ) -> Self:
+        """Return the kernel with mean values that include these episodes.
+
+        Arguments:
+            disturbances: the disturbance of each episode, from any kernel.
+            values: value of the signal in each episode.
+        """
+        # Probability of each direction given w, if all were drawn alike: they have the same length, so
+        # that it is ∝ exp(w·μ_j).
         shares = jax.nn.softmax(disturbances @ self.shifts.T)
-        kept = (1 - factor * _FORGOTTEN) * self.counts
-        counts = kept + shares.sum(0)
-        total = kept * self.values + shares.T @ values
+        counts, squares = self.counts + shares.sum(0), self.squares + (shares**2).sum(0)
+        total = self.counts * self.values + shares.T @ values
         # A share may underflow to zero for a direction opposite to all draws; 0/0 is avoided.
         means = jnp.where(counts > 0, total / jnp.where(counts > 0, counts, 1.0), 0.0)
-        temperature = _TEMPERATURE * factor
-        return dataclasses.replace(self, values=means, counts=counts, temperature=temperature)
+        new, old = len(values), self.counts.sum()
+        missed = (values - shares @ means) ** 2
+        variance = (old * self.variance + missed.sum()) / (old + new)
+        # Squared standard errors of the means, where there is one.
+        errors = variance * squares / jnp.where(counts > 0, counts**2, 1.0)
+        noise = jnp.sqrt(errors.sum() / jnp.maximum((counts > 0).sum(), 1))
+        spread = jnp.max(means, where=counts > 0, initial=-jnp.inf) - jnp.min(
+            means, where=counts > 0, initial=jnp.inf
+        )
+        return dataclasses.replace(
+            self,
+            values=means,
+            counts=counts,
+            squares=squares,
+            variance=variance,
+            temperature=self.rate_factor * jnp.maximum(_TEMPERATURE * spread, noise),
+        )
 
 
 def _spread_out(key: PRNGKeyArray, count: int, size: int) -> Float[Array, "n size"]:

@@ -106,7 +106,8 @@ def gather_evidence(plan: Plan, learner: Learner, samples: Samples) -> tuple[Evi
     """Return the evidence of the reward and, if the plan is constrained, of every cost."""
     found = []
     for i in range(len(plan.discounts) if plan.constrained else 1):
-        batch, each = row(samples.batches, i if plan.robust else 0), row(samples.estimates, i)
+        batch = row(samples.batches, min(i, len(samples.batches.alive) - 1))
+        each = row(samples.estimates, i)
         inputs = in_rows(learner.sight.of_policy(batch.observations))
         actions = in_rows(batch.actions)
         found.append(evidence(learner.policy, inputs, actions, each.advantages, each.weights))

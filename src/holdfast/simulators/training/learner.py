@@ -18,11 +18,17 @@ from holdfast._support.devices import row, side_by_side, whole
 from holdfast.registry import SIMULATOR_ALGORITHMS, Algorithm
 from holdfast.simulators.environment import Environment
 from holdfast.simulators.nature.adversary import Nature, attack, fit_critic
+from holdfast.simulators.nature.direction_search import DirectionSearch
 from holdfast.simulators.policy.memory import remembering
-from holdfast.simulators.policy.networks import Normaliser, Policy, layers
+from holdfast.simulators.policy.networks import Critic, Normaliser, Policy, layers
 from holdfast.simulators.steps.descent import Passes
 from holdfast.simulators.training import checkpoint, runs
-from holdfast.simulators.training.estimates import SignalEstimate, critic_inputs, estimate
+from holdfast.simulators.training.estimates import (
+    SignalEstimate,
+    critic_inputs,
+    episode_returns,
+    estimate,
+)
 from holdfast.simulators.training.inner_limits import InnerLimits
 from holdfast.simulators.training.rollout import (
     Batch,
@@ -107,7 +113,8 @@ class Learner(eqx.Module):
 class Samples(NamedTuple):
     """A batch under every signal's kernel and the estimates from it, along a leading axis.
 
-    If all kernels are nominal, the signals share one batch and `batches` has a leading axis of one.
+    If all kernels are nominal, or if episodes count for every kernel with a likelihood ratio, the
+    signals share one batch and `batches` has a leading axis of one.
 
     Attributes:
         batches: episodes with drawn actions.
@@ -161,7 +168,47 @@ def sample(plan: Plan, env: Environment, learner: Learner) -> tuple[Learner, Sam
     distinct = len(keys) if plan.robust else 1
     each = (learner.natures, Signal.of(plan), keys)
     drawn, likely = side_by_side(one, *jax.tree.map(lambda leaf: leaf[:distinct], each))
-    return learner, Samples(drawn, _estimates(plan, learner, drawn), likely)
+    samples = Samples(drawn, _estimates(plan, learner, drawn), likely)
+    if plan.robust and isinstance(learner.natures.kernel, DirectionSearch):
+        return _shared(plan, learner, samples)
+    return learner, samples
+
+
+def _shared(plan: Plan, learner: Learner, samples: Samples) -> tuple[Learner, Samples]:
+    """Return one batch of all kernels' episodes, for every signal, and kernels that observed it.
+
+    The likelihood ratio of an episode's one draw makes it count for the signal's own kernel. Values and
+    their errors stay those under the signal's own kernel.
+    """
+    kernels: Any = learner.natures.kernel
+    batch = jax.tree.map(_side_by_side_episodes, samples.batches)
+    draws = batch.disturbances[0]
+    densities = jax.vmap(lambda kernel: kernel.log_density(draws))(kernels)
+    # Episodes are draws from the mean of the kernels, as there are equally many of each.
+    mixture = jax.scipy.special.logsumexp(densities, axis=0) - jnp.log(len(densities))
+    batches = jax.tree.map(lambda leaf: leaf[None], batch)
+    found = _estimates(plan, learner, batches)
+    found = found._replace(
+        value=samples.estimates.value,
+        error=samples.estimates.error,
+        weights=found.weights * jnp.exp(densities - mixture)[:, None, :],
+    )
+
+    def observed(kernel: DirectionSearch, critic: Critic, signal: Signal) -> DirectionSearch:
+        last = critic(critic_inputs(batch, learner.sight)[-1])
+        return kernel.observed(draws, episode_returns(batch, signal, last))
+
+    natures = learner.natures
+    kernels = side_by_side(observed, kernels, natures.critic, Signal.of(plan))
+    natures = dataclasses.replace(natures, kernel=kernels)
+    learner = dataclasses.replace(learner, natures=natures)
+    return learner, Samples(batches, found, samples.likely)
+
+
+def _side_by_side_episodes(leaf: Array) -> Array:
+    """Return (kernel, time, episode, …) as (time, episode, …), the kernels in turn."""
+    kernels, times, episodes, *more = leaf.shape
+    return jnp.moveaxis(leaf, 0, 2).reshape(times, episodes * kernels, *more)
 
 
 def _estimates(plan: Plan, learner: Learner, batches: Batch) -> SignalEstimate:
