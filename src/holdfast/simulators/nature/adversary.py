@@ -89,7 +89,9 @@ def kernel_name(env: Environment, settings: AdversarySettings) -> str:
     """Return the kernel of the settings, with "auto" replaced by the kernel that fits."""
     if settings.kernel != "auto":
         return settings.kernel
-    return "gaussian-mixture" if isinstance(env.disturbance, GaussianNoise) else "categorical"
+    if not isinstance(env.disturbance, GaussianNoise):
+        return "categorical"
+    return "direction-search" if env.draws_once else "gaussian-mixture"
 
 
 def attack(
