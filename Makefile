@@ -20,7 +20,8 @@ demo-simulator: $(VENV)/installed
 	$(BIN)/holdfast stress runs/demo-simulator --radii 0.1 0.2 0.4 --episodes 5000
 
 # One thread a process: two workers whose linear algebra waits for each other's threads are slow.
-test: lint docs
+test: $(VENV)/tested
+	$(MAKE) --jobs 2 --output-sync lint docs
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist worksteal
 
 # The randomised checks at full size: hours, not minutes.

@@ -41,16 +41,8 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy.special import (
-    betainccinv,
-    betaincinv,
-    gammainccinv,
-    gammaln,
-    lambertw,
-    logsumexp,
-    xlogy,
-)
 
 Sampling: TypeAlias = Literal["fixed", "adaptive"]
 
@@ -86,8 +78,8 @@ def divergence_limit(
     cost = -np.log(risk)
     # Agrawal's bound equals the risk at t/free − log(t/free) = 1 + cost/free, t > free.
     # At t = free the equation is singular and SciPy returns NaN; `fmax` stays above by 1e-9 there.
-    agrawal = free * np.fmax(-lambertw(-np.exp(-1 - cost / free), -1).real, 1 + 1e-9)
-    gamma = gammainccinv(free, risk) + free * np.log(2)
+    agrawal = free * np.fmax(-scipy.special.lambertw(-np.exp(-1 - cost / free), -1).real, 1 + 1e-9)
+    gamma = scipy.special.gammainccinv(free, risk) + free * np.log(2)
     # The terms have their mean at λt or below and a standard deviation of about t/√free.
     terms = np.minimum(np.ceil(agrawal * (1 + 12 / np.sqrt(free)) + 40), draws)
     limit = np.minimum(agrawal, gamma)
@@ -127,7 +119,9 @@ def _guo_richardson(
         last = price * ratio
         with np.errstate(divide="ignore"):
             rest = np.log(last) - np.log1p(-np.minimum(last, 0.999))
-            total = np.logaddexp(logsumexp(log_terms, axis=-1), log_terms[:, -1] + rest)
+            total = np.logaddexp(
+                scipy.special.logsumexp(log_terms, axis=-1), log_terms[:, -1] + rest
+            )
         value = (total + cost) / price
         best = np.where(last < 0.999, np.minimum(best, value), best)
     return best
@@ -159,7 +153,7 @@ def mixture_limit(
             (1 / size, 0.2),
         )
     ]
-    return -logsumexp(-np.stack(regrets), axis=0) - np.log(risk)
+    return -scipy.special.logsumexp(-np.stack(regrets), axis=0) - np.log(risk)
 
 
 def subset_limit(
@@ -196,7 +190,9 @@ def upper_limits(
     """
     missed = visits - seen
     if sampling == "fixed":
-        return np.where(missed > 0, betainccinv(seen + 1, np.maximum(missed, 1.0), risk / 2), 1.0)
+        return np.where(
+            missed > 0, scipy.special.betainccinv(seen + 1, np.maximum(missed, 1.0), risk / 2), 1.0
+        )
     return largest_probability(seen / visits, _two_outcomes(seen, missed, risk))
 
 
@@ -206,7 +202,9 @@ def lower_limits(
     """Return lower limits on a probability with this many successes; see `upper_limits`."""
     missed = visits - seen
     if sampling == "fixed":
-        return np.where(seen > 0, betaincinv(np.maximum(seen, 1.0), missed + 1, risk / 2), 0.0)
+        return np.where(
+            seen > 0, scipy.special.betaincinv(np.maximum(seen, 1.0), missed + 1, risk / 2), 0.0
+        )
     return smallest_probability(seen / visits, _two_outcomes(seen, missed, risk))
 
 
@@ -220,8 +218,8 @@ def _two_outcomes(seen: np.ndarray, missed: np.ndarray, risk: float | np.ndarray
 
 def _regret(counts: np.ndarray, size: np.ndarray, alpha: np.ndarray) -> np.ndarray:
     """Return log-likelihood of the frequencies − log-probability under a symmetric Dirichlet mixture."""
-    entries = _log_gamma_excess(counts, alpha[..., None]) - gammaln(alpha)[..., None]
-    whole = _log_gamma_excess(counts.sum(-1), size * alpha) - gammaln(size * alpha)
+    entries = _log_gamma_excess(counts, alpha[..., None]) - scipy.special.gammaln(alpha)[..., None]
+    whole = _log_gamma_excess(counts.sum(-1), size * alpha) - scipy.special.gammaln(size * alpha)
     return whole - np.where(counts > 0, entries, 0.0).sum(-1)
 
 
@@ -237,7 +235,11 @@ def _log_gamma_excess(x: np.ndarray, a: np.ndarray) -> np.ndarray:
     series = (1 / 12 - (1 / 360 - 1 / (1260 * safe**2)) / safe**2) / safe
     growth = np.where(x > 0, x * np.log1p(a / positive), 0.0)
     stirling = growth + (a - 0.5) * np.log(safe) - a + 0.5 * np.log(2 * np.pi) + series
-    return np.where(large, stirling, gammaln(np.where(large, 1.0, z)) - xlogy(x, x) + x)
+    return np.where(
+        large,
+        stirling,
+        scipy.special.gammaln(np.where(large, 1.0, z)) - scipy.special.xlogy(x, x) + x,
+    )
 
 
 def kl_terms(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -250,7 +252,7 @@ def kl_terms(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def entropy(p: np.ndarray) -> np.ndarray:
     """Return the entropy of two outcomes with probabilities p and 1 − p."""
-    return -xlogy(p, p) - xlogy(1 - p, 1 - p)
+    return -scipy.special.xlogy(p, p) - scipy.special.xlogy(1 - p, 1 - p)
 
 
 def largest_probability(p: np.ndarray, bound: np.ndarray) -> np.ndarray:
@@ -280,7 +282,7 @@ def smallest_probability(p: np.ndarray, bound: np.ndarray) -> np.ndarray:
     """
     rest, some = 1 - p, p > 0
     positive = np.where(some, p, 1.0)
-    y = -(bound - xlogy(rest, rest)) / positive
+    y = -(bound - scipy.special.xlogy(rest, rest)) / positive
     y = np.where(some & (y > -690), y, -690.0)
     for _ in range(30):
         u = positive * np.exp(y)

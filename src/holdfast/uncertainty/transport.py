@@ -5,8 +5,7 @@ from __future__ import annotations
 import weakref
 
 import numpy as np
-import scipy.optimize
-import scipy.sparse
+import scipy
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 

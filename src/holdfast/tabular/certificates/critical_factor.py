@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import scipy.optimize
+import scipy
 from jaxtyping import Array, Float
 
 from holdfast.model.table import Table

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
+import scipy
 from jaxtyping import Float
 
 from holdfast.tabular.certificates.checker.exact_model import (

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
-import scipy.sparse.linalg
+import scipy
 from jaxtyping import Array, Float, Int
 
 from holdfast.model import Kernel, Reach

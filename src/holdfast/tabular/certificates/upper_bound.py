@@ -17,7 +17,7 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
+import scipy
 from jaxtyping import Array, Float
 
 from holdfast.model.table import Table

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
-import scipy.sparse
+import scipy
 from jaxtyping import Array, Float
 
 from holdfast.model.table import Table
