@@ -107,10 +107,10 @@ def main() -> None:
         )
         nominal = next(row for row in found.stress.rows if row.kind != "attack").costs[0].mean
         lows = [row.costs[0].low for row in found.stress.rows if row.kind == "attack"]
-        proof = found.certificate
-        if proof is not None:
-            lows.append(proof.costs[0].found)
-        upper = "nothing" if proof is None else f"{proof.costs[0].upper:.3g}"
+        lows += [proof.costs[0].found for proof in found.certificates]
+        # The larger of the bounds for drawn and for most likely actions.
+        uppers = [proof.costs[0].upper for proof in found.certificates]
+        upper = f"{max(uppers):.3g}" if uppers else "nothing"
         seconds = f"{middle - start:.0f}, {time.monotonic() - middle:.0f}"
         cells = (f"{nominal:.3g}", f"{max(lows):.3g}", upper, f"{limit:g}", found.verdict, seconds)
         print(f"| {name}, {kind} | {' | '.join(cells)} |", flush=True)

@@ -2,6 +2,8 @@
 
 import json
 
+import gymnasium
+import numpy as np
 import pytest
 from tests.simulators.certificates.known_simulators import DrawnMass
 
@@ -43,10 +45,48 @@ def test_planted_policies(policy, verdict, folder):
     found = hf.audit(policy, DrawnMass(), radius=RADIUS, cost_limit=LIMIT, out=out, **SMALL)
     assert found.stress.rows[0].costs[0].mean < LIMIT
     assert found.verdict == verdict
-    assert found.certificate.costs[0].holds == (verdict == "holds")
+    (proof,) = found.certificates  # a function has one way to act
+    assert proof.costs[0].holds == (verdict == "holds")
+    assert proof.confidence == 0.95
+    assert "actions" not in proof.setup
     assert json.loads((out / "audit.json").read_text())["verdict"] == verdict
     words = "over its limit" if verdict == "broken" else "under its limit"
     assert words in str(found)
+
+
+class Bold:
+    """A model in the form of Stable-Baselines3's whose most likely actions are careless."""
+
+    observation_space = gymnasium.spaces.Box(-10, 10, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def predict(self, observation, deterministic):
+        return np.full(len(observation), int(not deterministic)), None
+
+
+def test_both_ways_to_act_are_bounded(folder):
+    out = folder / "bold"
+    found = hf.audit(Bold(), DrawnMass(), radius=RADIUS, cost_limit=LIMIT, out=out, **SMALL)
+    drawn, likely = found.certificates
+    assert [proof.setup["actions"] for proof in found.certificates] == ["drawn", "most likely"]
+    assert drawn.costs[0].holds
+    assert likely.costs[0].broken
+    assert found.verdict == "broken"
+    assert drawn.confidence == likely.confidence == pytest.approx(0.975)
+    assert "Actions are drawn, as in training." in drawn.assumptions
+    write_page([out], folder / "bold.html")
+    assert "cost, most likely actions" in (folder / "bold.html").read_text()
+    options = {**SMALL["proof_options"], "deterministic": False}
+    one = hf.audit(
+        Bold(),
+        DrawnMass(),
+        radius=RADIUS,
+        cost_limit=LIMIT,
+        attack_options={**SMALL["attack_options"], "deterministic": False},
+        proof_options=options,
+    )
+    assert one.verdict == "holds"
+    assert [proof.confidence for proof in one.certificates] == [0.95]
 
 
 def test_an_audit_goes_on_where_it_stopped(folder):

@@ -1,9 +1,11 @@
-"""The verb `audit`: parameter sweeps, attacks and a certificate for a policy of any library."""
+"""The verb `audit`: parameter sweeps, attacks and certificates for a policy of any library."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -16,36 +18,39 @@ from holdfast.simulators.certificates.simulator_certificate import SimulatorCert
 from holdfast.simulators.certificates.stress_result import ATTACK, Stress
 from holdfast.verbs import as_agent, as_simulator, certify, stress
 
-AUDIT, CERTIFICATE, STRESS, REQUEST = "audit.json", "proof.json", "stress.json", "request.json"
+AUDIT, STRESS, REQUEST = "audit.json", "stress.json", "request.json"
+# Files of the certificates: of drawn actions, or of the only way to act, and of most likely actions.
+CERTIFICATES = {False: "proof.json", True: "proof-most-likely.json"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """The result of `audit`. Printing it shows the verdict, the tests and the certificate.
+    """The result of `audit`. Printing it shows the verdict, the tests and the certificates.
 
     Attributes:
-        verdict: "broken" if a test of `stress` (attack, noise or parameter) or the certificate's attack
-            exceeds a limit; otherwise "holds" if the certificate proves every limit, and else
-            "undecided".
+        verdict: "broken" if a test of `stress` (attack, noise or parameter) or an attack of a
+            certificate exceeds a limit; otherwise "holds" if every certificate proves every limit, and
+            else "undecided".
         reasons: one sentence per limit; for an undecided limit, what could decide it. One sentence more
             for every other test that exceeds a limit.
         stress: sweeps and attacks.
-        certificate: the bounds; None if they could not be computed.
+        certificates: the bounds for drawn and for most likely actions, or for the only way to act; empty
+            if they could not be computed.
 
     Example:
         >>> import holdfast as hf
         >>> [field.name for field in dataclasses.fields(hf.Audit)]
-        ['verdict', 'reasons', 'stress', 'certificate']
+        ['verdict', 'reasons', 'stress', 'certificates']
     """
 
     verdict: str
     reasons: tuple[str, ...]
     stress: Stress
-    certificate: SimulatorCertificate | None
+    certificates: tuple[SimulatorCertificate, ...]
 
     def __str__(self) -> str:
-        parts = [f"{self.verdict}: {' '.join(self.reasons)}", str(self.stress)]
-        return "\n\n".join([*parts, *([] if self.certificate is None else [str(self.certificate)])])
+        verdict = f"{self.verdict}: {' '.join(self.reasons)}"
+        return "\n\n".join([verdict, str(self.stress), *map(str, self.certificates)])
 
     __repr__ = __str__
 
@@ -68,15 +73,18 @@ def audit(
 ) -> Audit:
     """Attack a policy, bound its costs from above, and say whether its limits hold.
 
+    A policy that can draw its actions or take the most likely ones may be deployed either way: both
+    are attacked, and both are bounded, each with half of the risk 1 − confidence.
+
     With `out` every part is written when it is done. After an interrupt the same call resumes, and
     `holdfast report` shows the folder.
 
     Arguments:
         policy: a policy of any library, as in `as_agent`.
         environment: name, simulator, table or Gymnasium environment.
-        radius: radius of the KL ball of the disturbance, for attacks and certificate.
+        radius: radius of the KL ball of the disturbance, for attacks and certificates.
         cost_limit: limit of each cost; by default the environment's own.
-        confidence: confidence of the certificate, and level of the attacks' intervals.
+        confidence: confidence of all certificates together, and level of each interval of an attack.
         parameters: values to try for physical parameters, one at a time.
         trust: whether code that is stored in a file of the policy may run.
         statistics: `VecNormalize` statistics of a Stable-Baselines3 model.
@@ -84,7 +92,8 @@ def audit(
         seed: seed of everything that is drawn.
         callback: called with the number of steps done, their total, and the next step.
         attack_options: further arguments of `stress`, such as `episodes` and `updates`.
-        proof_options: further arguments of `certify`, such as `cost_range`, `episodes` and `updates`.
+        proof_options: further arguments of `certify`, such as `cost_range`, `episodes` and `updates`;
+            with `deterministic` only one way to act is bounded.
 
     Raises:
         ValueError: an argument cannot be used; the message names it, before any work.
@@ -111,6 +120,8 @@ def audit(
     common = {"seed": seed, "confidence": confidence}
     attacks = {"radii": [radius], "parameters": parameters, **(attack_options or {}), **common}
     bounds = {**(proof_options or {}), **common}
+    both = getattr(agent.policy, "draws", True) and "deterministic" not in bounds
+    ways = (False, True) if both else (bool(bounds.get("deterministic", False)),)
     folder = None if out is None else Path(out)
     request = {
         "policy": agent.label,
@@ -140,16 +151,20 @@ def audit(
     )
     refusal = ""
 
-    def prove() -> SimulatorCertificate | None:
+    def prove(deterministic: bool) -> SimulatorCertificate | None:
         nonlocal refusal
+        share = {"deterministic": deterministic, "confidence": 1 - (1 - confidence) / len(ways)}
         try:
-            return certify(env, agent, radius=radius, callback=callback, **bounds)
+            return certify(env, agent, radius=radius, callback=callback, **{**bounds, **share})
         except ValueError as error:  # for example, an undeclared range
             refusal = str(error)
             return None
 
-    proof: SimulatorCertificate | None = done(CERTIFICATE, SimulatorCertificate.load, prove)
-    found = _judged(stressed, proof, refusal, radius)
+    proofs = [
+        done(CERTIFICATES[way], SimulatorCertificate.load, functools.partial(prove, way))
+        for way in ways
+    ]
+    found = _judged(stressed, tuple(filter(None, proofs)), refusal, radius)
     if folder is not None:
         write_json(
             folder / AUDIT,
@@ -159,27 +174,28 @@ def audit(
 
 
 def _judged(
-    stressed: Stress, proof: SimulatorCertificate | None, refusal: str, radius: float
+    stressed: Stress, proofs: tuple[SimulatorCertificate, ...], refusal: str, radius: float
 ) -> Audit:
     reasons, broken, open_ = [], False, False
     for i, (name, limit) in enumerate(zip(stressed.cost_names, stressed.limits, strict=True)):
         lows = [row.costs[i].low for row in stressed.rows if row.kind == ATTACK]
-        cost = None if proof is None else proof.costs[i]
-        found = max([*lows, *([] if cost is None else [cost.found])], default=float("-inf"))
+        costs = [proof.costs[i] for proof in proofs]
+        found = max([*lows, *(cost.found for cost in costs)], default=-math.inf)
+        upper = max((cost.upper for cost in costs), default=math.inf)
         if found > limit:
             broken = True
             reasons.append(
                 f"An attack within radius {radius:g} makes {name} at least {found:.4g}, over "
                 f"its limit {limit:g}."
             )
-        elif cost is not None and cost.holds:
+        elif upper <= limit:
             reasons.append(
-                f"{name} is at most {cost.upper:.4g} within radius {radius:g}, under its "
+                f"{name} is at most {upper:.4g} within radius {radius:g}, under its "
                 f"limit {limit:g}."
             )
         else:
             open_ = True
-            reasons.append(_what_would_decide(name, limit, found, cost, refusal))
+            reasons.append(_what_would_decide(name, limit, found, upper, refusal))
     for row in stressed.rows:
         over = [
             n
@@ -190,17 +206,17 @@ def _judged(
             broken = True
             reasons.append(f"{row.label}: {', '.join(over)} over the limit.")
     verdict = "broken" if broken else "undecided" if open_ else "holds"
-    return Audit(verdict, tuple(reasons), stressed, proof)
+    return Audit(verdict, tuple(reasons), stressed, proofs)
 
 
-def _what_would_decide(name: str, limit: float, found: float, cost: Any, refusal: str) -> str:
-    if cost is None:
+def _what_would_decide(name: str, limit: float, found: float, upper: float, refusal: str) -> str:
+    if refusal:
         return (
             f"{name}: attacks found {found:.4g}, under its limit {limit:g}, but nothing is proved: "
             f"{refusal}."
         )
     return (
-        f"{name}: attacks found {found:.4g}, but only {cost.upper:.4g} is proved, and its limit is "
+        f"{name}: attacks found {found:.4g}, but only {upper:.4g} is proved, and its limit is "
         f"{limit:g}. More episodes or updates, a smaller radius or a smaller most_cost lower the "
         "proved bound. A stronger attack might exceed the limit."
     )

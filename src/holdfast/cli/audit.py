@@ -21,8 +21,10 @@ class AuditCommand:
     """Attack a policy of any library, bound its costs from above, and say whether its limits hold.
 
     POLICY is a .zip of Stable-Baselines3, an .onnx file, a TorchScript file, module:NAME of a function
-    of the observation, or an agent of holdfast train. The folder receives stress.json, proof.json and
-    audit.json; after an interrupt the same command resumes, and holdfast report shows the folder.
+    of the observation, or an agent of holdfast train. A policy that can draw its actions or take the
+    most likely ones is attacked and bounded both ways. The folder receives stress.json, proof.json,
+    proof-most-likely.json and audit.json; after an interrupt the same command resumes, and
+    holdfast report shows the folder.
 
     Examples:
       holdfast audit ppo.zip --trust --env Pendulum-v1 --channel "actions 0.2" --cost spin
@@ -43,7 +45,7 @@ class AuditCommand:
     cost_limit: Annotated[tuple[float, ...], option("C ...", "the environment's own")] = ()
     """Limit of each cost on a whole episode."""
     confidence: Annotated[float, arg(metavar="P")] = 0.95
-    """Probability with which all statements of the certificate hold together."""
+    """Probability with which all statements of the certificates hold together."""
     channel: Annotated[
         UseAppendAction[tuple[str, ...]],
         arg(metavar="TEXT", help_behavior_hint="(repeatable; default: none)"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.report.page.content import Card, Cell, PageTable, Section
@@ -13,30 +13,32 @@ _TONES = {"holds": "good", "broken": "bad", "undecided": ""}
 
 
 def audit_section(
-    folder: str, about: Mapping[str, Any], proof: SimulatorCertificate | None
+    folder: str, about: Mapping[str, Any], proofs: Sequence[SimulatorCertificate]
 ) -> Section:
     """Return the section of an audit; the sweeps and attacks of its folder have their own.
 
     Arguments:
         folder: folder of the audit.
         about: contents of audit.json: verdict, reasons and the name of the policy.
-        proof: the certificate, or None if there is none.
+        proofs: the certificates of the ways to act; empty if there is none.
     """
     verdict = str(about["verdict"])
-    rows, statements = [], list(about["reasons"])
-    if proof is not None:
-        statements += proof.assumptions
-        rows = [
-            [Cell(cost.name), *map(_number, (cost.nominal, cost.found, cost.upper, cost.limit))]
-            for cost in proof.costs
-        ]
+    rows: list[list[Cell]] = []
+    statements = list(
+        dict.fromkeys([*about["reasons"], *(a for p in proofs for a in p.assumptions)])
+    )
+    for proof in proofs:
+        way = proof.setup.get("actions", "")
+        what = f", {way} actions" if way else ""
+        for cost in proof.costs:
+            numbers = (cost.nominal, cost.found, cost.upper, cost.limit)
+            rows.append([Cell(cost.name + what), *map(_number, numbers)])
         reward = proof.reward
-        rows.append(
-            [Cell("reward"), *map(_number, (reward.nominal, reward.found, reward.lower)), Cell("")]
-        )
+        numbers_of_reward = (reward.nominal, reward.found, reward.lower)
+        rows.append([Cell("reward" + what), *map(_number, numbers_of_reward), Cell("")])
     table = PageTable("proved", "Proved", ["", "nominal", "found", "proved", "limit"], rows)
     card = Card("verdict", "Verdict", Cell(verdict, _TONES[verdict]), statements, table)
-    environment = "" if proof is None else f" in {proof.environment}"
+    environment = f" in {proofs[0].environment}" if proofs else ""
     title = f"Audit of {about['policy']}{environment}"
     return Section(f"audit {folder}", title, [folder], [Cell(verdict, _TONES[verdict])], [card])
 

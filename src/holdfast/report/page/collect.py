@@ -20,7 +20,9 @@ from holdfast.simulators.certificates.simulator_certificate import SimulatorCert
 from holdfast.simulators.certificates.stress_result import Stress
 from holdfast.simulators.training import runs
 
-EXPERIMENT, STRESS, AUDIT, PROOF = "experiment.json", "stress.json", "audit.json", "proof.json"
+EXPERIMENT, STRESS, AUDIT = "experiment.json", "stress.json", "audit.json"
+# Certificates of an audit: of drawn actions or of the only way to act, and of most likely ones.
+PROOFS = ("proof.json", "proof-most-likely.json")
 # Files of a run, each with the file without which it cannot be read.
 _REMAINS = {
     runs.METRICS: runs.DESCRIPTION,
@@ -167,8 +169,8 @@ def _collect_one(found: Collection, folder: Path, kept: Kept) -> None:
 
 
 def _audit_sections(folder: Path, names: set[str]) -> list[Section]:
-    proof = SimulatorCertificate.load(folder / PROOF) if PROOF in names else None
-    return [audit_section(str(folder), read_json(folder / AUDIT, "an audit"), proof)]
+    proofs = [SimulatorCertificate.load(folder / name) for name in PROOFS if name in names]
+    return [audit_section(str(folder), read_json(folder / AUDIT, "an audit"), proofs)]
 
 
 def _stress(path: Path) -> Stress:

@@ -41,11 +41,16 @@ from holdfast.simulators.certificates.step_bound import (
     measured_excess,
 )
 from holdfast.simulators.certificates.step_functions import StepFunctions
+from holdfast.simulators.certificates.stress_result import DRAWN, LIKELY
 from holdfast.simulators.environment import Environment
 from holdfast.simulators.policy.agent import Agent
 
 ONCE, EVERY_STEP, BOX = "once an episode", "every step", "box of parameters"
 NOMINAL = "nominal kernel"
+_ACTING = {
+    DRAWN: "Actions are drawn, as in training.",
+    LIKELY: "The policy takes its most likely actions.",
+}
 # Steps simulated side by side, fresh draws included: 4 million of Point Gather take 2 GB.
 _STEPS_AT_ONCE = 4_000_000
 # Shares of a signal's risk: for what the attack found, for E U_0 and for the mean of exp(W/α).
@@ -102,9 +107,21 @@ class Certifying:
         if self.callback is not None:
             self.callback(done, total, what)
 
-    def _certificate(self, **fields: Any) -> SimulatorCertificate:
+    def _certificate(
+        self, assumptions: tuple[str, ...], setup: dict[str, Any], **fields: Any
+    ) -> SimulatorCertificate:
+        # A function has one way to act; other policies have two, and a proof is about one of them.
+        if getattr(self.agent.policy, "draws", True):
+            way = LIKELY if self.frozen.deterministic else DRAWN
+            assumptions = (_ACTING[way], *assumptions)
+            setup = {**setup, "actions": way}
         return SimulatorCertificate(
-            environment=self.env.name, policy=self.agent.label, confidence=self.confidence, **fields
+            environment=self.env.name,
+            policy=self.agent.label,
+            confidence=self.confidence,
+            assumptions=assumptions,
+            setup=setup,
+            **fields,
         )
 
     def box(self, box: Mapping[str, tuple[float, float]]) -> SimulatorCertificate:

@@ -193,9 +193,9 @@ class ForeignPolicy(eqx.Module):
         inputs: Float[Array, "rows n"],
         key: PRNGKeyArray,
         time: Int[Array, ""],
-        deterministic: bool | Bool[Array, ""] = False,
+        deterministic: bool | Bool[Array, "..."] = False,
     ) -> Array:
-        """Return one action per row: drawn with the key, or the most likely one."""
+        """Return one action per row: all drawn with the key, or all the most likely ones."""
         bits = jax.random.bits(key, (), jnp.uint32)
         rows, space = len(inputs), self.space
         box = isinstance(space, Box)
@@ -207,8 +207,10 @@ class ForeignPolicy(eqx.Module):
             seen = np.asarray(inputs)
             # A program that is mapped over seeds or parameters adds leading axes.
             lead = seen.shape[:-2]
-            seed = None if np.ravel(likely)[0] else int(np.ravel(bits)[0])
             try:
+                if np.any(likely) != np.all(likely):
+                    raise ValueError("policy: one call asks for drawn and for most likely actions")
+                seed = None if np.any(likely) else int(np.ravel(bits)[0])
                 flat = seen.reshape(-1, seen.shape[-1])
                 found = caller.actions(flat, seed, bool(np.ravel(time)[0] == 0))
             except BaseException as error:

@@ -201,12 +201,11 @@ class Attempts:
             f"Attempt k has 1/(k·(k + 1)) of the risk {risk:.3g}, so that all attempts of this run "
             "together have at most this risk."
         )
-        way = "most likely" if goal.options.deterministic else "drawn"
         return dataclasses.replace(
             proof,
             confidence=goal.confidence,
             assumptions=(
-                f"{outcome}, after iteration {done}, at attempt {attempt}, with {way} actions.",
+                f"{outcome}, after iteration {done}, at attempt {attempt}.",
                 shares,
                 *proof.assumptions,
             ),
