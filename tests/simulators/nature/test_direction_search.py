@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from holdfast._support.devices import row
 from holdfast.environments.linear_gaussian import LinearGaussian
 from holdfast.simulators.certificates.attack import FrozenPolicy, Targets, train_attackers, watch
 from holdfast.simulators.environment import Discrete, Environment, GaussianNoise, Step
+from holdfast.simulators.nature.adversary import kernel_name
 from holdfast.simulators.nature.direction_search import DirectionSearch
 from holdfast.simulators.policy.networks import Policy
 from holdfast.simulators.training.learner import first_learners, sample
@@ -61,18 +63,19 @@ def situation(rows):
     return Situation(jnp.zeros((rows, 1)), jnp.zeros((rows, 0)), lambda w: w)
 
 
+@pytest.mark.parametrize("candidates", [2, 3, 64])
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("radius", [0.0, 0.2, 12.5])
-def test_every_part_spends_the_radius_and_the_mixture_at_most_that(size, radius):
+def test_every_part_spends_the_radius_and_the_mixture_at_most_that(size, radius, candidates):
     noise = GaussianNoise(size, "parameters", (1.0,) * size)
     kind = type("Sized", (DrawnOnce,), {"disturbance": noise})
-    kernel = created(radius, env=kind())
+    kernel = created(radius, candidates, env=kind())
     np.testing.assert_allclose((np.asarray(kernel.shifts) ** 2).sum(-1) / 2, radius, rtol=1e-5)
     # Every axis can be moved both ways, whatever the number of candidates.
     reach = np.asarray(kernel.directions)
     assert (reach.max(0) > 0.99).all()
     assert (reach.min(0) < -0.99).all()
-    if size == 2 and radius == 0.2:
+    if size == 2 and radius == 0.2 and candidates == 64:
         # KL of the mixture, by a sum over a fine grid.
         weights = np.random.default_rng(0).dirichlet(np.full(len(reach), 0.1))
         x = np.stack(np.meshgrid(*2 * [np.linspace(-7, 7, 281)]), -1).reshape(-1, 2)
@@ -139,11 +142,11 @@ def test_it_finds_the_worst_case_of_parameters_that_act_linearly():
 
 
 def test_the_density_is_that_of_the_mixture():
-    kernel = created(0.7, candidates=5)
-    kernel = dataclasses.replace(kernel, values=jnp.arange(5.0), counts=jnp.ones(5))
+    kernel = created(0.7, candidates=8)
+    kernel = dataclasses.replace(kernel, values=jnp.arange(8.0), counts=jnp.ones(8))
     draws = np.random.default_rng(0).normal(size=(20, 2))
     parts = [scipy.stats.multivariate_normal(mean).logpdf(draws) for mean in kernel.shifts]
-    weights = scipy.special.softmax(-np.arange(5))
+    weights = scipy.special.softmax(-np.arange(8))
     expected = scipy.special.logsumexp(np.array(parts).T, b=weights, axis=1)
     nominal = scipy.stats.multivariate_normal(np.zeros(2)).logpdf(draws)
     found = np.asarray(kernel.log_density(jnp.asarray(draws)))
@@ -161,6 +164,44 @@ def test_directions_that_noise_cannot_tell_apart_are_used_alike(noise):
     spread = np.ptp(np.asarray(kernel.values))
     assert float(kernel.temperature) == pytest.approx(max(0.1 * spread, error), rel=0.3)
     assert float(kernel.temperature) >= 0.1 * spread * (1 - 1e-5)
+
+
+def test_directions_without_a_trial_have_no_value_and_count_as_the_worst():
+    """Episodes at (5, 0) and (0, 5): the share of (−5, 0) in them is e^−50, whose square is zero."""
+    kernel = created(12.5, candidates=4)
+    w = jnp.array([[5.0, 0.0], [0.0, 5.0]])
+    kernel = kernel.observed(w, jnp.array([2.0, 3.0]))
+    assert np.isfinite(jax.flatten_util.ravel_pytree(kernel)[0]).all()
+    assert list(kernel.tried) == [True, True, False, False]
+    np.testing.assert_allclose(kernel.values, [2.0, 3.0, 0.0, 0.0], atol=1e-5)
+    weights = np.exp(np.asarray(kernel.log_weights))
+    np.testing.assert_allclose(weights[[2, 3]], weights[0], rtol=1e-5)  # as the worst, 2
+    assert weights[1] < weights[0]
+
+
+def test_exact_values_of_a_linear_signal_give_a_known_share_of_the_worst_shift():
+    kernel = created(2.0)
+    values = kernel.directions @ jnp.asarray(ENV.slope)
+    known = {"values": values, "counts": jnp.full(64, 100.0), "temperature": jnp.asarray(0.2)}
+    kernel = dataclasses.replace(kernel, **known)  # a tenth of the range from −1 to 1
+    mean = np.exp(np.asarray(kernel.log_weights)) @ np.asarray(kernel.directions)
+    expected = scipy.special.iv(1, 5) / scipy.special.iv(0, 5)
+    assert mean @ -np.asarray(ENV.slope) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("size", "gradient", "kernel"),
+    [
+        (1, "score", "direction-search"),
+        (2, "score", "direction-search"),
+        (2, "pathwise", "gaussian-mixture"),
+        (3, "score", "gaussian-mixture"),
+    ],
+)
+def test_it_is_the_default_for_one_or_two_parameters(size, gradient, kernel):
+    noise = GaussianNoise(size, "parameters", (1.0,) * size)
+    env = type("Sized", (DrawnOnce,), {"disturbance": noise})()
+    assert kernel_name(env, AdversarySettings(gradient=gradient)) == kernel
 
 
 def known_kernels(learner):

@@ -107,10 +107,10 @@ def test_two_devices_find_what_one_does(done):
     one, two = rows_of(folder / "one"), rows_of(folder / "two")
     assert len(one) == len(two) == 6
     for alone, shared in zip(one, two, strict=True):
-        for name in ("reward", "costs", "nominal_reward", "reward_error", "kl"):
+        for name in ("reward", "costs", "likely_costs", "nominal_reward", "reward_error", "kl"):
             np.testing.assert_allclose(shared[name], alone[name], rtol=0.02, err_msg=name)
     # The first iteration, before differences of rounding have grown.
-    for name in ("reward", "costs", "nominal_reward", "reward_error"):
+    for name in ("reward", "costs", "likely_costs", "nominal_reward", "reward_error"):
         np.testing.assert_allclose(two[0][name], one[0][name], rtol=1e-5, err_msg=name)
 
 

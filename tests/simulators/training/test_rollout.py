@@ -294,10 +294,10 @@ def test_lookahead_is_what_the_step_pays_and_what_comes_after(index):
 # --- drawn and most likely actions side by side
 
 
-@pytest.mark.parametrize("most_copies", [None, 2])
-def test_most_likely_actions_are_played_beside_drawn_ones(most_copies):
-    """Five and two episodes, also in four rounds of which the last is not full."""
-    ways = TwoWays.on_devices(5, 2)
+@pytest.mark.parametrize(("count", "most_copies"), [((5, 2), None), ((5, 2), 2), ((6, 4), None)])
+def test_most_likely_actions_are_played_beside_drawn_ones(count, most_copies):
+    """Also in four rounds, the last one not full, and in two groups of three and two."""
+    ways = TwoWays.on_devices(*count)
     env = counter()
     if most_copies:
         env = type("Few", (Counter,), {"most_copies": most_copies})(env.bad_kind, env.bad_count)
@@ -305,13 +305,14 @@ def test_most_likely_actions_are_played_beside_drawn_ones(most_copies):
     play = jax.jit(lambda key: rollout(player, Nominal(CANDIDATES), key, sum(ways)))
     batch = play(jax.random.key(0))
     drawn, likely = ways.separated(batch)
-    assert (drawn.alive.shape, likely.alive.shape) == ((HORIZON, 5), (HORIZON, 2))
+    assert (drawn.alive.shape, likely.alive.shape) == ((HORIZON, count[0]), (HORIZON, count[1]))
     for part, same in ((drawn, False), (likely, True)):
         modes = POLICY.distribution(part.observations).mode()
         close = np.isclose(part.actions, modes, atol=1e-6)
         assert close.all() if same else not close.any()
+    order = np.argsort(np.asarray(ways.deterministic), kind="stable")
     joined = jax.tree.map(lambda a, b: np.concatenate([a, b], 1), drawn, likely)
-    np.testing.assert_array_equal(joined.disturbances, batch.disturbances)
+    np.testing.assert_array_equal(joined.disturbances, batch.disturbances[:, order])
 
 
 # --- a table

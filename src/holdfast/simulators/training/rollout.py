@@ -327,8 +327,8 @@ class TwoWays(NamedTuple):
 
     @property
     def _repeats(self) -> int:
-        # The two kinds alternate in equal groups. Every device then has its part of both, and an episode
-        # has the same random numbers on any number of devices.
+        # The two kinds alternate in equal groups, so that every device has its part of both. If both
+        # numbers are multiples of the devices, an episode has the random numbers that it has on one.
         return math.gcd(self.drawn, self.likely)
 
     @property

@@ -68,8 +68,8 @@ class AdversarySettings:
 
     Arguments:
         kernel: "mean-shift", "gaussian-mixture", "categorical", "tilted", "direction-search" (for
-            parameters that are drawn once per episode), or "auto": the learned kernel that fits the
-            environment's disturbance.
+            parameters that are drawn once per episode), or "auto": the direction search for one or two
+            such parameters, otherwise the learned kernel that fits the environment's disturbance.
         gradient: "score", or "pathwise" if dynamics, signal and critic are differentiable.
         updates: batches drawn for each adversary before each policy update.
         batch_size: steps in each of these batches.
