@@ -17,6 +17,8 @@ ROW, TEST = "row.json", "stress.json"
 PARAMETERS = ("mass", "friction")
 # Methods whose curves the figure shows; the others are points in its last panel.
 _CURVES = ("rcpo", "pcpo", "randomised")
+# Marks of a method's variants in the last panel, by words in their labels.
+_MARKERS = {"1/2": "v", "1/4": "*", "margin": "D", "std": "s", "shift": "^", "": "o"}
 _COLOURS = {"rcpo": "#0072b2", "pcpo": "#d55e00", "randomised": "#e69f00", "cpo": "#009e73"}
 
 
@@ -164,6 +166,9 @@ def draw(path: Path, task: str, limit: float, found: Mapping[str, Sequence[Teste
             axis.set_ylabel(f"{what} of an episode")
             axis.set_xlabel(f"{name}, of nominal")
         axes[1, column].axhline(limit, color="black", linewidth=0.8, linestyle=":")
+    for row in axes:
+        row[1].sharey(row[0])
+        row[0].set_ylim(bottom=min(0.0, row[0].get_ylim()[0]))
     axes[0, 0].legend(frameon=False)
     right = axes[0, 2]
     axes[1, 2].remove()
@@ -174,9 +179,11 @@ def draw(path: Path, task: str, limit: float, found: Mapping[str, Sequence[Teste
             continue
         points = np.array([(each.largest[0], each.of("mass", 1.0)[0]) for each in every])
         kind = next(name for name in _COLOURS if label.startswith(name))
-        right.scatter(*points.T, color=_COLOURS[kind], marker="o" if label == kind else "x", s=28)
-        for point in points[:1]:
-            right.annotate(label, point, xytext=(4, 4), textcoords="offset points", fontsize=7)
+        rest = label.removeprefix(kind)
+        marker = next(mark for words, mark in _MARKERS.items() if words in rest)
+        right.scatter(*points.T, color=_COLOURS[kind], marker=marker, s=32, label=label)
+    right.set_ylim(min(0.0, right.get_ylim()[0]), 1.05 * right.get_ylim()[1])
+    right.legend(frameon=False, fontsize=8, loc="lower right")
     right.axvline(limit, color="black", linewidth=0.8, linestyle=":")
     right.set_xlabel("largest cost over masses and frictions")
     right.set_ylabel("nominal reward of an episode")

@@ -73,6 +73,9 @@ METHODS = {
     "randomised": Method("pcpo", WIDE),
     "pcpo at 1/2": Method("pcpo", share=1 / 2),
     "randomised at 1/2": Method("pcpo", WIDE, share=1 / 2),
+    "rcpo, margin 0.3": Method(
+        "rcpo", SCALE, settings=_ROBUST | {"limit_margin": 0.3}, tasks=("half-cheetah",)
+    ),
     "trpo": Method("trpo", seeds=1),
     "pcpo at 1/4": Method("pcpo", share=1 / 4, seeds=1),
     "randomised at 1/4": Method("pcpo", WIDE, share=1 / 4, seeds=1),
