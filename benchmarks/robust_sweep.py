@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jax import random
 
 import holdfast as hf
+from holdfast._support.compilation import compiled
 from holdfast.model.table import Table
 from holdfast.tabular.evaluation import columns, fused, sparse
 from holdfast.tabular.evaluation.certified import error_of
@@ -132,7 +133,7 @@ def main() -> None:
 
 def parts(name: str, table: Any, policy: Any, tolerance: float) -> None:
     """Print the seconds of the parts of one signal's evaluation."""
-    quick = eqx.filter_jit(columns.quick_values)
+    quick = compiled(columns.quick_values)
     nominal = quick(table, policy, sparse.TOLERANCE, robust=False)
     nominal = nominal._replace(multipliers=None)
     worst = quick(table, policy, tolerance, nominal.values)
@@ -157,16 +158,16 @@ def sweeps(
     name: str, table: Any, policy: Any, traffic: int, bandwidth: float, variants: bool
 ) -> None:
     """Print the seconds and the share of the bandwidth of one sweep, by each variant."""
-    quick = eqx.filter_jit(columns.quick_values)
+    quick = compiled(columns.quick_values)
     found = quick(table, policy, 1e-6)
-    lists = eqx.filter_jit(columns.Lists.of)(table, policy)
+    lists = compiled(columns.Lists.of)(table, policy)
     # Another V, so that there is something to find: as far off as a round's V is from the next one's.
     values, guess = found.values * (1 + 1e-3), found.multipliers
     guess = guess.T if lists.in_columns else guess
 
     def timed(title: str, function: Callable[..., Any], *arguments: Any) -> None:
         try:
-            time = seconds(functools.partial(eqx.filter_jit(function), *arguments))
+            time = seconds(functools.partial(compiled(function), *arguments))
         except Exception as error:  # a variant that this device does not support
             print(f"  {title:34s} failed: {str(error)[:300]}")
             return
@@ -177,10 +178,10 @@ def sweeps(
     timed("as evaluate does it", columns.sweep, lists, values, guess)
     timed("by the compiler, at once", columns.swept, lists, values, guess)
     if not lists.in_columns:
-        other = eqx.filter_jit(columns.Lists.of)(table, policy, in_columns=True)
+        other = compiled(columns.Lists.of)(table, policy, in_columns=True)
         timed("by the compiler, in columns", columns.swept, other, values, guess.T)
         del other
-    flow = eqx.filter_jit(columns.sweep)(lists, values, guess).flow
+    flow = compiled(columns.sweep)(lists, values, guess).flow
     short = values.astype(jnp.float32)
     timed("fixed kernel, single precision", columns.fixed_sweep, lists, flow, short)
     timed("fixed kernel, double precision", columns.fixed_sweep, lists, flow.astype(float), values)

@@ -439,7 +439,8 @@ def test_train_for_a_certificate_says_what_is_proved(main, capsys, monkeypatch):
     monkeypatch.setattr(proof_options, "BoundSettings", lambda: few)
     train = f"{TRAIN} --iterations 1 --certified 0.9"
     assert main(f"{train} --cost-limit 1") == 0
-    assert "pcpo-1: Proved, after iteration 1, at attempt 1, with drawn" in capsys.readouterr().out
+    proved = "pcpo-1: Proved, after iteration 1, at attempt 1, with drawn actions."
+    assert proved in capsys.readouterr().out
     assert main(f"{train} --cost-limit -39 --out other") == 3  # every step pays at most 2
     assert "pcpo-0: Not proved: minus utility is only bounded by" in capsys.readouterr().out
     assert main(f"{train} --cost-limit 1 --algorithm trpo --out third") == 2

@@ -149,7 +149,8 @@ class TrainCommand:
         proofs = [(agent.label, agent.certificate) for agent in agents]
         for label, proof in proofs:
             if proof is not None:
-                print(f"{label}: {proof.assumptions[0]}")
+                outcome = proof.assumptions[0].removesuffix(".")
+                print(f"{label}: {outcome}, with {proof.setup['actions']} actions.")
         unproved = any(proof is not None and proof.verdict != "holds" for _, proof in proofs)
         drawn = self._draw(out, agents[0], videos)
         print(f"written to {out}")

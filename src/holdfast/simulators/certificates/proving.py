@@ -11,6 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from holdfast.simulators.certificates.assumptions import (
+    ACTING,
+    BOX,
+    EVERY_STEP,
+    NOMINAL,
+    ONCE,
+    Sizes,
+    of_a_box,
+    of_bounds,
+)
 from holdfast.simulators.certificates.attack import FrozenPolicy, watch
 from holdfast.simulators.certificates.attack_plan import Callback
 from holdfast.simulators.certificates.bounded_mean import (
@@ -45,12 +55,6 @@ from holdfast.simulators.certificates.stress_result import DRAWN, LIKELY
 from holdfast.simulators.environment import Environment
 from holdfast.simulators.policy.agent import Agent
 
-ONCE, EVERY_STEP, BOX = "once an episode", "every step", "box of parameters"
-NOMINAL = "nominal kernel"
-_ACTING = {
-    DRAWN: "Actions are drawn, as in training.",
-    LIKELY: "The policy takes its most likely actions.",
-}
 # Steps simulated side by side, fresh draws included: 4 million of Point Gather take 2 GB.
 _STEPS_AT_ONCE = 4_000_000
 # Shares of a signal's risk: for what the attack found, for E U_0 and for the mean of exp(W/α).
@@ -113,7 +117,7 @@ class Certifying:
         # A function has one way to act; other policies have two, and a proof is about one of them.
         if getattr(self.agent.policy, "draws", True):
             way = LIKELY if self.frozen.deterministic else DRAWN
-            assumptions = (_ACTING[way], *assumptions)
+            assumptions = (ACTING[way], *assumptions)
             setup = {**setup, "actions": way}
         return SimulatorCertificate(
             environment=self.env.name,
@@ -140,17 +144,12 @@ class Certifying:
                 self.env.cost_names, self.limits, over, values[:, 1:].mean(0), strict=True
             )
         )
-        ends = ", ".join(f"{name} in [{low:g}, {high:g}]" for name, (low, high) in box.items())
         return self._certificate(
             method=BOX,
             radius=math.nan,
             costs=costs,
             reward=CertifiedReward(math.inf, -math.inf, float(values[:, 0].mean())),
-            assumptions=(
-                f"Parameters are uniform on the box: {ends}.",
-                f"{count:,} draws, one episode each; exact binomial limits.",
-                "A share of the box is no worst case: it never makes a cost hold.",
-            ),
+            assumptions=of_a_box(box, count),
             setup={"draws": count, "box": {k: list(v) for k, v in box.items()}, "seed": self.seed},
         )
 
@@ -188,7 +187,13 @@ class Certifying:
             radius=radius,
             costs=costs,
             reward=reward,
-            assumptions=self._assumptions(method, ranges, risk, proved),
+            assumptions=of_bounds(
+                method,
+                self.env,
+                ranges,
+                Sizes(self.settings.episodes, self.settings.draws, risk, _FOUND_SHARE),
+                sum(each.setup["outside_range"] for each in proved.values()),
+            ),
             setup={
                 **dataclasses.asdict(self.settings),
                 "ranges": [None if each is None else dataclasses.asdict(each) for each in ranges],
@@ -325,42 +330,6 @@ class Certifying:
             },
         )
 
-    def _assumptions(
-        self,
-        method: str,
-        ranges: Sequence[SignalRange | None],
-        risk: float,
-        proved: Mapping[int, Proved],
-    ) -> tuple[str, ...]:
-        settings = self.settings
-        channel = getattr(self.env.disturbance, "channel", "outcome")
-        names = ("reward", *self.env.cost_names)
-        said = [f"{names[i]} in {_shown(i, each)}" for i, each in enumerate(ranges) if each]
-        outside = sum(each.setup["outside_range"] for each in proved.values())
-        cut = f" {outside:,} values were outside and were cut." if outside else ""
-        any_law = "has any law within the radius of the nominal"
-        laws = {
-            ONCE: f"of the draw of an episode, given its first state and action, {any_law}",
-            EVERY_STEP: f"of every step, given its state and action, {any_law}",
-            NOMINAL: "has its nominal law",
-        }
-        sizes = f"{settings.episodes:,} fresh episodes"
-        if method != NOMINAL:
-            sizes += ", half of them for the choice of α"
-        if method == EVERY_STEP:
-            sizes += f", with {settings.draws:,} fresh draws at each visited state"
-        share = f"{100 * _FOUND_SHARE:g} %"
-        lines = [
-            f"The disturbance ({channel}) {laws[method]}.",
-            f"Declared ranges: {'; '.join(said)}. The statements are about signals within them.{cut}",
-            f"{sizes}.",
-            f"Each signal has a risk of {risk:.3g}: {share} for found, the rest for the bound; every "
-            "limit is the better of empirical Bernstein and betting, with half of its risk each.",
-        ]
-        if ranges[0] is None:
-            lines.append("No range of the reward was declared, so nothing is proved about it.")
-        return tuple(lines)
-
 
 def learned_functions(
     work: Bounding, sight: Any, settings: BoundSettings, risk: float, key: jax.Array
@@ -395,10 +364,6 @@ def step_limit(
 
 def _unit(values: np.ndarray, total: float) -> np.ndarray:
     return np.clip(np.asarray(values, float) / total, 0.0, 1.0)
-
-
-def _shown(index: int, given: SignalRange) -> str:
-    return str(SignalRange(-given.high, -given.low)) if index == 0 else str(given)
 
 
 def check_finite(env: Environment, values: Any) -> np.ndarray:

@@ -27,8 +27,9 @@ from holdfast.uncertainty import UncertaintySet
 
 # Lists of more successors than this have no quick values: their rows are unrolled in the program.
 WIDEST = 16
-# States in one block of a sweep on a CPU: its temporaries, some 100 numbers a state, stay in the cache.
-_BLOCK = 1 << 13
+# States in one block of a sweep on a CPU: its temporaries, some 100 numbers a state, stay in the second
+# cache of a core.
+_BLOCK = 1 << 11
 # Values under a kernel that is not yet the worst one are found to this share of the current residual, in
 # single precision. A smaller share spends sweeps on values that the next round replaces.
 _SHARE = 3e-3
