@@ -18,7 +18,7 @@ PARAMETERS = ("mass", "friction")
 # Methods whose curves the figure shows; the others are points in its last panel.
 _CURVES = ("rcpo", "pcpo", "randomised")
 # Marks of a method's variants in the last panel, by words in their labels.
-_MARKERS = {"1/2": "v", "1/4": "*", "margin": "D", "std": "s", "shift": "^", "": "o"}
+_MARKERS = {"1/2": "v", "1/4": "*", "margin": "D", "": "o"}
 _COLOURS = {"rcpo": "#0072b2", "pcpo": "#d55e00", "randomised": "#e69f00", "cpo": "#009e73"}
 
 

@@ -126,16 +126,16 @@ def one_size(states: int, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def sweeps(table: Any, found: Any, policy: np.ndarray) -> dict[str, float]:
     """Return the bytes per second of a robust sweep, of a sweep under one kernel, and of a triad."""
-    import equinox as eqx
     import jax
     import jax.numpy as jnp
 
+    from holdfast._support.compilation import compiled
     from holdfast.tabular.evaluation import columns
 
     padded = jnp.full(table.probabilities.shape[:2], 1 / policy.shape[1])
     values = jnp.zeros(table.states).at[: len(policy)].set(found.reward.values)
-    robust, plain = eqx.filter_jit(columns.sweep), eqx.filter_jit(columns.fixed_sweep)
-    lists = eqx.filter_jit(columns.Lists.of)(table.only(0), padded)
+    robust, plain = compiled(columns.sweep), compiled(columns.fixed_sweep)
+    lists = compiled(columns.Lists.of)(table.only(0), padded)
     answer = robust(lists, values, jnp.zeros(lists.policy.shape, jnp.float32))
     # Another V, so that there is something to find: as far off as a round's V is from the next one's.
     moved = values * (1 + 1e-3)

@@ -64,7 +64,6 @@ class Method:
     tasks: tuple[str, ...] = ("half-cheetah", "hopper")
 
 
-_ABLATION = {"seeds": 1, "tasks": ("half-cheetah",)}
 _ROBUST = {"radius": RADIUS, "trust_region_on": "all"}
 # The most important first.
 METHODS = {
@@ -79,15 +78,6 @@ METHODS = {
     "trpo": Method("trpo", seeds=1),
     "pcpo at 1/4": Method("pcpo", share=1 / 4, seeds=1),
     "randomised at 1/4": Method("pcpo", WIDE, share=1 / 4, seeds=1),
-    "rcpo, std 0.4": Method("rcpo", SCALE, settings=_ROBUST | {"initial_std": 0.4}, **_ABLATION),
-    # A mean shift spends the whole radius from the start and only has to turn. With a wide clip it turns
-    # in some ten updates.
-    "rcpo, mean shift": Method(
-        "rcpo",
-        SCALE,
-        settings=_ROBUST | {"adversary": {"kernel": "mean-shift", "clip": 0.5}},
-        **_ABLATION,
-    ),
     "cpo": Method("cpo", seeds=1),
 }
 

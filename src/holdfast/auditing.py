@@ -120,7 +120,7 @@ def audit(
     common = {"seed": seed, "confidence": confidence}
     attacks = {"radii": [radius], "parameters": parameters, **(attack_options or {}), **common}
     bounds = {**(proof_options or {}), **common}
-    both = getattr(agent.policy, "draws", True) and "deterministic" not in bounds
+    both = agent.draws_actions and "deterministic" not in bounds
     ways = (False, True) if both else (bool(bounds.get("deterministic", False)),)
     folder = None if out is None else Path(out)
     request = {

@@ -95,7 +95,7 @@ def stress(
             "mean-shift" and "gaussian-mixture", or "categorical"; in JAX also "tilted"; for parameters
             drawn once per episode also "direction-search".
         deterministic: True for most likely actions only, False for actions drawn as in training only;
-            None tests both, since a policy may be used either way.
+            None tests both, since a policy may be used either way. A function has one way to act.
         environment: the simulator, if the agent has none or another one is wanted.
         cost_limit: limit of each cost, for a policy of another library.
         trust: whether code that is stored in the file of such a policy may run.
@@ -140,7 +140,8 @@ def stress(
     )
     if deterministic not in (None, True, False):
         raise ValueError(f"deterministic: expected True, False or None, got {deterministic!r}")
-    ways = {None: (DRAWN, LIKELY), False: (DRAWN,), True: (LIKELY,)}[deterministic]
+    both = (DRAWN, LIKELY) if any(agent.draws_actions for agent in agents) else (DRAWN,)
+    ways = {None: both, False: (DRAWN,), True: (LIKELY,)}[deterministic]
     tests = [test._replace(actions=way) for way in ways for test in planned]
     if updates is None:
         updates = _HOSTED_UPDATES if env.is_hosted else UPDATES

@@ -268,6 +268,11 @@ def test_noise_of_every_step_is_refused():
 
 
 def test_stress_tries_it_wherever_parameters_are_drawn_once():
-    agent = hf.train(ENV, "pcpo", iterations=1, batch_size=64, cost_limit=1.0)
-    found = hf.stress(agent, radii=[0.5], episodes=20, updates=2, restarts=1, deterministic=False)
+    few = {"noise": None, "episodes": 20, "updates": 2, "restarts": 1}
+    policy = hf.as_agent(lambda observation: 0, ENV, cost_limit=1.0)
+    found = hf.stress(policy, radii=None, **few)
     assert "direction-search" in [kind["kernel"] for kind in found.setup["kernels"]]
+    found = hf.stress(policy, radii=[0.5], kernels="direction-search", **few)
+    attacked = [row.kernels for row in found.rows if row.kind == "attack"]
+    # Of the reward and of the cost. A function acts in one way, and is tested once.
+    assert attacked == [("direction-search",)] * 2

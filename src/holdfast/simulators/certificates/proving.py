@@ -115,7 +115,7 @@ class Certifying:
         self, assumptions: tuple[str, ...], setup: dict[str, Any], **fields: Any
     ) -> SimulatorCertificate:
         # A function has one way to act; other policies have two, and a proof is about one of them.
-        if getattr(self.agent.policy, "draws", True):
+        if self.agent.draws_actions:
             way = LIKELY if self.frozen.deterministic else DRAWN
             assumptions = (ACTING[way], *assumptions)
             setup = {**setup, "actions": way}

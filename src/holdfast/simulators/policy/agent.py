@@ -71,6 +71,11 @@ class Agent:
         """Algorithm and seed, as in "rcpo-0"."""
         return f"{self.algorithm}-{self.seed}"
 
+    @property
+    def draws_actions(self) -> bool:
+        """Whether it can draw its actions or take the most likely ones; a function acts in one way."""
+        return getattr(self.policy, "draws", True)
+
     def predict(
         self,
         observation: Any,
