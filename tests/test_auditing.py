@@ -72,10 +72,13 @@ def test_both_ways_to_act_are_bounded(folder):
     assert drawn.costs[0].holds
     assert likely.costs[0].broken
     assert found.verdict == "broken"
+    assert "with most likely actions, over its limit" in found.reasons[0]
     assert drawn.confidence == likely.confidence == pytest.approx(0.975)
     assert "Actions are drawn, as in training." in drawn.assumptions
     write_page([out], folder / "bold.html")
-    assert "cost, most likely actions" in (folder / "bold.html").read_text()
+    page = (folder / "bold.html").read_text()
+    assert "cost, most likely actions" in page
+    assert "This page shows 1 audit of a policy and 1 stress test." in page
     options = {**SMALL["proof_options"], "deterministic": False}
     one = hf.audit(
         Bold(),
@@ -86,6 +89,7 @@ def test_both_ways_to_act_are_bounded(folder):
         proof_options=options,
     )
     assert one.verdict == "holds"
+    assert "within radius 0.1 with drawn actions, under its limit" in one.reasons[0]
     assert [proof.confidence for proof in one.certificates] == [0.95]
 
 

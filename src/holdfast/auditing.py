@@ -177,20 +177,29 @@ def _judged(
     stressed: Stress, proofs: tuple[SimulatorCertificate, ...], refusal: str, radius: float
 ) -> Audit:
     reasons, broken, open_ = [], False, False
+    several = len({row.actions for row in stressed.rows}) > 1
     for i, (name, limit) in enumerate(zip(stressed.cost_names, stressed.limits, strict=True)):
-        lows = [row.costs[i].low for row in stressed.rows if row.kind == ATTACK]
-        costs = [proof.costs[i] for proof in proofs]
-        found = max([*lows, *(cost.found for cost in costs)], default=-math.inf)
-        upper = max((cost.upper for cost in costs), default=math.inf)
+        # Values with the way to act that they are about, if there are several.
+        lows = [
+            (row.costs[i].low, row.actions if several else "")
+            for row in stressed.rows
+            if row.kind == ATTACK
+        ]
+        acting = [proof.setup.get("actions", "") for proof in proofs]
+        lows += [(proof.costs[i].found, way) for proof, way in zip(proofs, acting, strict=True)]
+        found, way = max(lows, default=(-math.inf, ""))
+        upper = max((proof.costs[i].upper for proof in proofs), default=math.inf)
         if found > limit:
             broken = True
             reasons.append(
-                f"An attack within radius {radius:g} makes {name} at least {found:.4g}, over "
-                f"its limit {limit:g}."
+                f"An attack within radius {radius:g} makes {name} at least {found:.4g}{_with(way)}, "
+                f"over its limit {limit:g}."
             )
         elif upper <= limit:
+            # Two certificates are about both ways.
+            only = _with(acting[0]) if len(acting) == 1 else ""
             reasons.append(
-                f"{name} is at most {upper:.4g} within radius {radius:g}, under its "
+                f"{name} is at most {upper:.4g} within radius {radius:g}{only}, under its "
                 f"limit {limit:g}."
             )
         else:
@@ -207,6 +216,10 @@ def _judged(
             reasons.append(f"{row.label}: {', '.join(over)} over the limit.")
     verdict = "broken" if broken else "undecided" if open_ else "holds"
     return Audit(verdict, tuple(reasons), stressed, proofs)
+
+
+def _with(way: str) -> str:
+    return f" with {way} actions" if way else ""
 
 
 def _what_would_decide(name: str, limit: float, found: float, upper: float, refusal: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.report.page.content import Card, Cell, PageTable, Section
+from holdfast.simulators.certificates.assumptions import ACTING
 from holdfast.simulators.certificates.simulator_certificate import SimulatorCertificate
 
 _TONES = {"holds": "good", "broken": "bad", "undecided": ""}
@@ -24,9 +25,9 @@ def audit_section(
     """
     verdict = str(about["verdict"])
     rows: list[list[Cell]] = []
-    statements = list(
-        dict.fromkeys([*about["reasons"], *(a for p in proofs for a in p.assumptions)])
-    )
+    # The lines of the table say which actions they are about.
+    assumptions = [a for p in proofs for a in p.assumptions if a not in ACTING.values()]
+    statements = list(dict.fromkeys([*about["reasons"], *assumptions]))
     for proof in proofs:
         way = proof.setup.get("actions", "")
         what = f", {way} actions" if way else ""

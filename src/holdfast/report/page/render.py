@@ -64,6 +64,7 @@ def _summary(found: Collection) -> str:
         (kinds.count("solution"), "solved model", ""),
         (kinds.count("experiment"), "comparison", " of algorithms"),
         (len(found.trainings), "training run", ""),
+        (kinds.count("audit"), "audit", " of a policy"),
         (len(found.stresses), "stress test", ""),
     ]
     parts = [f"{n} {one}{'s' if n > 1 else ''}{rest}" for n, one, rest in counts if n]

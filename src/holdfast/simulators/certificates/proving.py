@@ -181,7 +181,8 @@ class Certifying:
         reward = CertifiedReward(math.inf, -math.inf, math.nan)
         if 0 in proved:
             found = proved[0]
-            reward = CertifiedReward(-found.found, -found.upper, -found.nominal)
+            # Zero minus the cost, so that no zero is shown as −0.
+            reward = CertifiedReward(0 - found.found, 0 - found.upper, 0 - found.nominal)
         return self._certificate(
             method=method,
             radius=radius,
