@@ -167,8 +167,9 @@ def draw(path: Path, task: str, limit: float, found: Mapping[str, Sequence[Teste
             axis.set_xlabel(f"{name}, of nominal")
         axes[1, column].axhline(limit, color="black", linewidth=0.8, linestyle=":")
     for row in axes:
-        row[1].sharey(row[0])
-        row[0].set_ylim(bottom=min(0.0, row[0].get_ylim()[0]))
+        ends = np.array([axis.get_ylim() for axis in row[:2]])
+        for axis in row[:2]:
+            axis.set_ylim(min(0.0, ends[:, 0].min()), ends[:, 1].max())
     axes[0, 0].legend(frameon=False)
     right = axes[0, 2]
     axes[1, 2].remove()
@@ -182,7 +183,6 @@ def draw(path: Path, task: str, limit: float, found: Mapping[str, Sequence[Teste
         rest = label.removeprefix(kind)
         marker = next(mark for words, mark in _MARKERS.items() if words in rest)
         right.scatter(*points.T, color=_COLOURS[kind], marker=marker, s=32, label=label)
-    right.set_ylim(min(0.0, right.get_ylim()[0]), 1.05 * right.get_ylim()[1])
     right.legend(frameon=False, fontsize=8, loc="lower right")
     right.axvline(limit, color="black", linewidth=0.8, linestyle=":")
     right.set_xlabel("largest cost over masses and frictions")

@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     given = parser.parse_args()
-    every: list[str] = []
+    found = 0
     print(f"{'attack':<14}{'size':>10}{'findings':>10}{'seconds':>10}  measured", flush=True)
     for part in given.only:
         began = time.monotonic()
@@ -32,9 +32,10 @@ def main() -> int:
             size, findings, measured = perform(part, Path(name), given.scale, given.seed)
         seconds = time.monotonic() - began
         print(f"{part:<14}{size:>10,}{len(findings):>10}{seconds:>10.0f}  {measured}", flush=True)
-        every += [f"{part}: {finding}" for finding in findings]
-    print(*every, sep="\n")
-    return bool(every)
+        for finding in findings:
+            print(f"  {finding}", flush=True)
+        found += len(findings)
+    return found > 0
 
 
 def perform(part: str, folder: Path, scale: float, seed: int) -> tuple[int, list, str]:

@@ -34,8 +34,8 @@ def checked_metric(metric: ArrayLike) -> np.ndarray:
         raise ValueError(f"metric: expected an (S, S) array: {error}") from error
     if distances.ndim != 2 or distances.shape[0] != distances.shape[1] or not distances.size:
         raise ValueError(f"metric: expected an (S, S) array, got shape {distances.shape}")
-    tolerance = _METRIC_TOLERANCE * distances
     with np.errstate(invalid="ignore"):
+        tolerance = _METRIC_TOLERANCE * distances
         for wrong, expected in (
             (~(np.isfinite(distances) & (distances >= 0)), "a finite distance of at least 0"),
             ((distances > 0) & (distances < _SMALLEST), "0 or a normal number"),

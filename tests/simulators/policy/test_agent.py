@@ -178,6 +178,17 @@ def test_an_environment_of_ones_own_is_asked_for_when_it_is_needed(tmp_path):
         hf.load(tmp_path / "a", environment="atari")
 
 
+@pytest.mark.parametrize("sizes", [[5], [5, 0, 2], [5, True, 2], [5, 4.0, 2], [-5, 2]])
+def test_sizes_of_a_network_are_checked(sizes, tmp_path):
+    from holdfast.simulators.training import checkpoint
+
+    agent_in(TableSimulator(hf.environments.n_chain(nodes=5))).save(tmp_path / "whole")
+    header = checkpoint.read_header(tmp_path / "whole", "agent")
+    checkpoint.save(tmp_path / "a", {**header, "sizes": sizes}, {"x": np.zeros(2)})
+    with pytest.raises(ValueError, match="a: not an agent .* sizes of the network are"):
+        hf.load(tmp_path / "a")
+
+
 def test_what_is_no_agent_is_refused_with_its_path(tmp_path):
     from holdfast.simulators.training import checkpoint
 

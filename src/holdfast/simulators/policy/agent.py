@@ -329,8 +329,10 @@ def load_agent(
         proof = None if proof is None else SimulatorCertificate.from_dict(proof)
         if not isinstance(description, Mapping) or not isinstance(header["algorithm"], str):
             raise TypeError("the environment or the algorithm has another type")
-        if type(header["seed"]) is not int or len(sizes) < 2:
-            raise TypeError("the seed or the sizes of the network have another type")
+        if type(header["seed"]) is not int:
+            raise TypeError("the seed has another type")
+        if len(sizes) < 2 or any(type(size) is not int or size < 1 for size in sizes):
+            raise TypeError(f"the sizes of the network are {sizes}")
 
         def blank() -> tuple[Policy, Normaliser | None]:
             policy = Policy.create(jax.random.PRNGKey(0), sizes[0], sizes[1:-1], space)
