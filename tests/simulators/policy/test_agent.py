@@ -185,7 +185,20 @@ def test_sizes_of_a_network_are_checked(sizes, tmp_path):
     agent_in(TableSimulator(hf.environments.n_chain(nodes=5))).save(tmp_path / "whole")
     header = checkpoint.read_header(tmp_path / "whole", "agent")
     checkpoint.save(tmp_path / "a", {**header, "sizes": sizes}, {"x": np.zeros(2)})
-    with pytest.raises(ValueError, match="a: not an agent .* sizes of the network are"):
+    with pytest.raises(ValueError, match=r"a: not an agent .* sizes of the network are"):
+        hf.load(tmp_path / "a")
+
+
+@pytest.mark.parametrize("low", [[0.0], [-1e300, 0.0]])
+def test_bounds_of_actions_are_checked(low, tmp_path):
+    from holdfast.simulators.training import checkpoint
+
+    agent = agent_of(BOX)
+    agent.save(tmp_path / "whole")
+    header = checkpoint.read_header(tmp_path / "whole", "agent")
+    space = {**header["space"], "low": low, "high": [1.0, 1.0]}
+    checkpoint.save(tmp_path / "a", {**header, "space": space}, (agent.policy, agent.observations))
+    with pytest.raises(ValueError, match=r"a: not an agent .* bounds of actions"):
         hf.load(tmp_path / "a")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
@@ -364,4 +365,7 @@ def _space(header: Mapping[str, Any]) -> Box | Discrete:
     if header["kind"] == "Discrete":
         return Discrete(int(header["count"]))
     low, high = (tuple(map(float, header[end])) for end in ("low", "high"))
+    most = float(np.finfo(np.float32).max)
+    if len(low) != len(high) or any(most < abs(bound) < math.inf for bound in (*low, *high)):
+        raise ValueError("the bounds of actions differ in number or exceed single precision")
     return Box(low, high)
