@@ -158,6 +158,7 @@ GOOD = 'environments = ["gambler"]\n'
         (GOOD + 'kind = "simulators"\ncost_limit = "much"', "cost_limit: expected a .*number"),
         (GOOD + '[variants."/../../x"]', "variants: '/../../x' cannot be part of a file name"),
         (GOOD + "radii = [true]", "radii: expected numbers"),
+        (GOOD + f"radii = [1{400 * '0'}]", "radii: expected numbers"),
         (GOOD + "variants = [1]", "variants: expected a table"),
         (GOOD + "[variants]\na = 1", "variants.a: expected a table"),
         (GOOD + 'kind = "dreams"', "kind: expected tables or simulators or robots, got 'dreams'"),

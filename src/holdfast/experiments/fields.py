@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def _read_names(key: str, value: Any) -> tuple[str, ...]:
 
 def _read_numbers(key: str, value: Any) -> tuple[float, ...]:
     def allowed(each: Any) -> bool:
-        return type(each) in (int, float) and 0 <= each < math.inf
+        return type(each) in (int, float) and 0 <= each <= sys.float_info.max
 
     return tuple(map(float, _distinct(key, value, "numbers of at least 0", allowed)))
 
