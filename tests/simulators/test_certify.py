@@ -1,14 +1,20 @@
 """The certificate of a simulator: its fields, its refusals, and policies planted to hold or to break."""
 
+import dataclasses
 import math
 
+import gymnasium
+import jax
 import numpy as np
 import pytest
-from tests.simulators.certificates.known_simulators import OnceDrawn, RareHeavy, Steady
+from tests.simulators.certificates.known_simulators import NoisyAfter, OnceDrawn, RareHeavy, Steady
 
 import holdfast as hf
 from holdfast.environments import PointGather, TableSimulator
+from holdfast.simulators.certificates.bounded_signal import BoundedSignal, SignalRange
+from holdfast.simulators.certificates.draw_bound import all_draws
 from holdfast.simulators.certificates.simulator_certificate import SimulatorCertificate
+from holdfast.simulators.stress import frozen_agent
 
 SMALL = {"episodes": 500, "draws": 8, "updates": 10}
 
@@ -48,8 +54,6 @@ def test_fields_are_ordered_and_survive_a_file(proof, tmp_path):
 
 
 def test_a_limit_that_is_exceeded_is_broken_and_one_between_is_open(proof):
-    import dataclasses
-
     cost = proof.costs[0]
     for limit, verdict in ((-7.0, "broken"), ((cost.found + cost.upper) / 2, "undecided")):
         changed = dataclasses.replace(cost, limit=limit)
@@ -65,6 +69,61 @@ def test_a_draw_once_an_episode_is_bracketed():
     assert found.method == "once an episode"
     assert cost.nominal < cost.found < env.worst(radius) < cost.upper
     assert (cost.upper - cost.found) / (cost.found - cost.nominal) < 0.5
+
+
+class Coin:
+    """A model in the form of Stable-Baselines3's that tosses a coin for every action."""
+
+    observation_space = gymnasium.spaces.Box(-10, 10, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        self.generator = np.random.default_rng(0)
+
+    def predict(self, observation, deterministic):
+        return self.generator.integers(0, 2, len(observation)), None
+
+
+def test_episodes_of_a_draw_share_its_first_state_and_action():
+    """Cost is 0 or 1 given these three, so that a mean between would show an episode without them."""
+    env = OnceDrawn()
+    frozen, _ = frozen_agent(hf.as_agent(Coin(), env, cost_limit=1), env)
+    frozen = dataclasses.replace(frozen, deterministic=False)
+    signal = BoundedSignal.create(1, SignalRange(0.0, 1.0, 1.0), 1.0, frozen.length)
+    found = all_draws(frozen, signal, jax.random.key(0), 500, 7)
+    assert found.cost.shape == (500,)
+    assert set(np.asarray(found.cost).tolist()) == {0.0, 1.0}
+    assert len(np.unique(found.inputs[:, -1])) == 500  # the draws themselves differ
+    # In parts of two groups, with the same shapes for the last one.
+    few = dataclasses.replace(frozen, env=type("Few", (OnceDrawn,), {"most_copies": 15})())
+    parts = all_draws(few, signal, jax.random.key(0), 9, 7)
+    assert set(np.asarray(parts.cost).tolist()) <= {0.0, 1.0}
+    assert parts.inputs.shape == (9, found.inputs.shape[1])
+
+
+def test_repeats_remove_the_noise_of_actions():
+    env, radius, uppers = NoisyAfter(), 0.1, []
+    for repeats in (1, 16):
+        given = {"radius": radius, "cost_limit": 5, "episodes": 2_000, "repeats": repeats}
+        proof = hf.certify(env, Coin(), **given)
+        cost = proof.costs[0]
+        assert cost.found < env.worst(radius) < cost.upper
+        uppers.append(cost.upper)
+    assert uppers[1] - env.worst(radius) < 0.5 * (uppers[0] - env.worst(radius))
+    assert "2,000 fresh draws, each with the mean of 16 episodes" in str(proof)
+    assert proof.setup["repeats"] == 16
+
+
+def test_a_policy_with_a_memory_cannot_share_its_first_action():
+    class Remembering:
+        def reset(self):
+            pass
+
+        def __call__(self, observation):
+            return 0
+
+    with pytest.raises(ValueError, match="repeats: a policy with a memory of its own"):
+        hf.certify(NoisyAfter(), Remembering(), radius=0.1, cost_limit=5, repeats=2)
 
 
 @pytest.mark.parametrize("radius", [0.0, 0.1])
@@ -104,6 +163,9 @@ def test_a_box_of_parameters_has_a_share_and_never_holds():
         ({"box": {"weight": (0.8, 1.2)}}, "weight: not a parameter of point-gather"),
         ({"box": {"speed": (1.2, 0.8)}}, r"box: expected speed=\(low, high\)"),
         ({"radius": 0.1, "episodes": 1}, "episodes: expected a whole number"),
+        ({"radius": 0.1, "repeats": 0}, "repeats: expected a whole number"),
+        ({"radius": 0.1, "repeats": 2}, "repeats: several episodes of one draw need a radius"),
+        ({"radius": 0.1, "repeats": 10**6}, "repeats: expected at most 20000"),
     ],
 )
 def test_bad_arguments_are_refused(options, message):

@@ -73,6 +73,8 @@ class AuditCommand:
     """Number of episodes per attack, and of fresh episodes of the certificate."""
     updates: Annotated[int | None, option("N", "100 for attacks, 300 for the bound")] = None
     """Number of batches that an adversary and the functions of the bound learn from."""
+    repeats: Annotated[int | None, option("N", "1")] = None
+    """Number of episodes of the certificate for each draw made once an episode. Their mean counts."""
     seed: Annotated[int, arg(metavar="N")] = 0
     """Seed of all random numbers."""
     json: bool = False
@@ -93,7 +95,8 @@ class AuditCommand:
         from holdfast.simulators.environment import TrainingError
 
         sizes = {k: getattr(self, k) for k in ("episodes", "updates") if getattr(self, k)}
-        ranges = {k: getattr(self, k) for k in ("cost_range", "most_cost") if getattr(self, k)}
+        proof = ("cost_range", "most_cost", "repeats")
+        ranges = {k: getattr(self, k) for k in proof if getattr(self, k)}
         try:
             with refused(), tests_on(sys.stderr) as progress:
                 found = audit(

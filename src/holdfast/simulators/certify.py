@@ -37,6 +37,7 @@ def certify(
     episodes: int | None = None,
     draws: int | None = None,
     updates: int | None = None,
+    repeats: int | None = None,
     deterministic: bool = False,
     trust: bool = False,
     seed: int = 0,
@@ -70,6 +71,8 @@ def certify(
         episodes: fresh episodes, or draws from the box; default 20,000, outside JAX 400.
         draws: fresh disturbances at each visited state; default 64, outside JAX 8.
         updates: gradient steps that learn the functions; default 300, outside JAX 20.
+        repeats: episodes that share a draw, the first state and the first action, where nature draws
+            once an episode; default 1. Their mean counts: the noise of actions widens the bound less.
         deterministic: take the most likely action instead of drawing actions as in training.
         trust: whether code that is stored in the file of a policy may run.
         seed: seed of everything that is drawn.
@@ -99,7 +102,7 @@ def certify(
         agent = dataclasses.replace(agent, limits=tuple(np.ravel(cost_limit).astype(float)))
     env = common_environment((agent,), environment)
     options = ProofOptions(
-        cost_range, most_cost, reward_range, episodes, draws, updates, deterministic
+        cost_range, most_cost, reward_range, episodes, draws, updates, repeats, deterministic
     )
     check_measurement(options.settings(env).episodes, seed, confidence)
     if (radius is None) == (box is None):
@@ -131,6 +134,11 @@ def certifying(
     if frozen.memory:
         raise ValueError(
             f"policy: a policy that remembers {frozen.memory} steps cannot be certified; use memory=0"
+        )
+    if (options.repeats or 1) > 1 and getattr(agent.policy, "has_memory", False):
+        raise ValueError(
+            "repeats: a policy with a memory of its own remembers the first action that it chose, and "
+            "cannot take another one"
         )
     # Static: one way to act, one program.
     frozen = dataclasses.replace(frozen, deterministic=options.deterministic)

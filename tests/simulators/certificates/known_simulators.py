@@ -55,6 +55,32 @@ class OnceDrawn(Known):
         return most_likely(norm.sf(1), radius)
 
 
+class NoisyAfter(Known):
+    """The draw of the first step adds 1/4 to eight later costs if it is above 1; action 1 adds 3/4."""
+
+    name = "noisy-after"
+    draws_once = True
+    horizon: int = eqx.field(static=True, default=9)
+    action_space = Discrete(2)
+    signal_ranges = ((0.0, 1.0), (0.0, 1.0))
+
+    def reset(self, key):
+        return jnp.zeros(2), jnp.zeros(1)
+
+    def listens(self, state):
+        return state[0] == 0
+
+    def step(self, state, action, disturbance):
+        first = state[0] == 0
+        heavy = jnp.where(first, (disturbance[0] > 1).astype(jnp.float32), state[1])
+        cost = jnp.where(first, 0.0, 0.25 * heavy + 0.75 * action)
+        return self._step(jnp.stack([jnp.ones(()), heavy]), cost)
+
+    def worst(self, radius):
+        """Return the worst case of a policy that tosses a coin in every step."""
+        return 8 * (0.25 * most_likely(norm.sf(1), radius) + 0.375)
+
+
 class Steady(Known):
     """Every step costs 1, for ever."""
 

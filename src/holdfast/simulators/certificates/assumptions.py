@@ -24,12 +24,14 @@ class Sizes(NamedTuple):
     Attributes:
         episodes: fresh episodes.
         draws: fresh disturbances at each visited state.
+        repeats: episodes of each draw, where nature draws once an episode.
         risk: probability that a statement about one signal fails.
         found_share: share of this risk for what the attack found.
     """
 
     episodes: int
     draws: int
+    repeats: int
     risk: float
     found_share: float
 
@@ -71,6 +73,11 @@ def of_bounds(
         NOMINAL: "has its nominal law",
     }
     used = f"{sizes.episodes:,} fresh episodes"
+    if sizes.repeats > 1:
+        used = (
+            f"{sizes.episodes:,} fresh draws, each with the mean of {sizes.repeats:,} episodes that "
+            "share it, the first state and the first action"
+        )
     if method != NOMINAL:
         used += ", half of them for the choice of α"
     if method == EVERY_STEP:

@@ -2,12 +2,15 @@
 
 Let f be the cost of an episode given the draw w and all that nature sees when it draws, the first state
 and action. Nature's distribution q(w|s₀,a₀) has KL(q‖p) ≤ R, and so has the joint distribution of
-(s₀, a₀, w). Hence V* ≤ αR + α·log E_P[exp(f/α)] for every α > 0. By Jensen's inequality the cost of one
-episode may replace f. Each draw has one episode, so the draws are the independent samples of the
-confidence limit.
+(s₀, a₀, w). Hence V* ≤ αR + α·log E_P[exp(f/α)] for every α > 0. By Jensen's inequality the mean cost of
+n episodes that share s₀, a₀ and w may replace f. The draws are the independent samples of the confidence
+limit, whatever n is. A larger n removes more of the noise that nature does not control.
 """
 
 from __future__ import annotations
+
+import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -20,11 +23,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from holdfast._support.compilation import compiled
 from holdfast.simulators.certificates.attack import FrozenPolicy, Prolonged
 from holdfast.simulators.certificates.bounded_signal import BoundedSignal
-from holdfast.simulators.environment import Step
+from holdfast.simulators.certificates.step_bound import in_parts
+from holdfast.simulators.environment import State, Step
 from holdfast.simulators.nature.tilted import TiltedKernel
-from holdfast.simulators.policy.networks import MLP, Normaliser
+from holdfast.simulators.policy.networks import MLP, Normaliser, Policy
 from holdfast.simulators.training.rollout import (
     Batch,
+    DisturbanceKernel,
     Nominal,
     Player,
     Sight,
@@ -33,6 +38,8 @@ from holdfast.simulators.training.rollout import (
 )
 
 _HIDDEN = (32, 32)
+# Episodes played side by side where the simulator sets no limit: 250 steps of a robot take 1 GB.
+MOST_AT_ONCE = 20_000
 # Full-batch Adam steps with which the regression of the attack settles.
 _FIT_STEPS, _FIT_RATE = 500, 1e-2
 # Candidates are scored by a network, not simulated, so there are more than in a step-wise attack.
@@ -78,18 +85,60 @@ class _Seen(Nominal):
     """The nominal kernel as another type, so that `rollout` records nature's features."""
 
 
+class _SharedStarts(Prolonged):
+    """The simulator with one initial state for every group of `group` rows."""
+
+    group: int = eqx.field(static=True)
+
+    def reset_rows(self, keys: PRNGKeyArray) -> tuple[State, Float[Array, "rows observation"]]:
+        """Return initial states and observations that groups share."""
+        return super().reset_rows(_of_groups(keys, self.group))
+
+
+class _SharedDraws(eqx.Module):
+    """A kernel with one disturbance for every group of rows."""
+
+    kernel: DisturbanceKernel
+    group: int = eqx.field(static=True)
+
+    def draw(self, key: PRNGKeyArray, situation: Situation) -> Array:
+        """Return one disturbance per row. Only those of the first step matter."""
+        return _of_groups(self.kernel.draw(key, situation), self.group)
+
+
+class _SharedFirstActions(eqx.Module):
+    """A policy whose first action is the same for every group of rows."""
+
+    policy: Policy
+    group: int = eqx.field(static=True)
+
+    def act(self, inputs: Array, key: PRNGKeyArray, time: Array, deterministic: Any) -> Array:
+        """Return one action per row, in the policy's units."""
+        actions = self.policy.act(inputs, key, time, deterministic)
+        return jnp.where(time == 0, _of_groups(actions, self.group), actions)
+
+    def to_environment(self, actions: Array) -> Array:
+        """Return actions in the simulator's units."""
+        return self.policy.to_environment(actions)
+
+
+def _of_groups(rows: Array, group: int) -> Array:
+    """Return rows in which the first of every group replaces the others."""
+    return jnp.repeat(rows[::group], group, axis=0)
+
+
 class DrawnEpisodes(eqx.Module):
-    """Episodes of one draw each.
+    """Draws, with the mean over the episodes of each.
 
     Attributes:
         inputs: nature's features of the first step, the clock and the disturbance.
-        cost: cost of the episode.
+        cost: mean cost of the episodes that share them.
         outside: number of values outside the declared range.
         heard_later: whether a step after the first depended on its disturbance.
     """
 
-    inputs: Float[Array, "episodes n"]
-    cost: Float[Array, " episodes"]
+    inputs: Float[Array, "draws n"]
+    cost: Float[Array, " draws"]
     outside: Float[Array, ""]
     heard_later: Array
 
@@ -99,19 +148,57 @@ def drawn_episodes(
     frozen: FrozenPolicy,
     signal: BoundedSignal,
     key: Array,
-    episodes: int,
+    draws: int,
     kernel: RegressionKernel | None = None,
+    repeats: int = 1,
 ) -> DrawnEpisodes:
-    """Return episodes under the nominal kernel, or under an attack."""
-    player = _player(frozen)
-    batch = rollout(player, kernel or _Seen.create(frozen.env), key, episodes)
+    """Return draws of the nominal kernel, or of an attack, each with the mean of its episodes.
+
+    Arguments:
+        frozen: the policy in its simulator.
+        signal: the cost.
+        key: random key of everything that is drawn.
+        draws: number of draws.
+        kernel: the attack; None for the nominal kernel.
+        repeats: episodes that share first state, first action and draw. The simulator plays all of them
+            side by side, so `most_copies` of it has to be at least draws·repeats, or repeats 1.
+    """
+    player, nature = _player(frozen), kernel or _Seen.create(frozen.env)
+    if repeats > 1:
+        env = _SharedStarts(frozen.env, frozen.length, repeats)  # type: ignore[abstract]
+        policy: Any = _SharedFirstActions(player.policy, repeats)
+        player = dataclasses.replace(player, env=env, policy=policy)
+        nature = _SharedDraws(nature, repeats)  # type: ignore[assignment]
+    batch = rollout(player, nature, key, draws * repeats)
     cost, outside = _paid(batch, signal)
     first = player.sight.of_nature(batch.nature_features[0], jnp.zeros(()))
+    inputs = jnp.concatenate([first, batch.disturbances[0]], axis=-1)[: draws * repeats : repeats]
     return DrawnEpisodes(
-        jnp.concatenate([first, batch.disturbances[0]], axis=-1)[:episodes],
-        cost[:episodes],
+        inputs,
+        cost[: draws * repeats].reshape(draws, repeats).mean(1),
         outside,
         (batch.heard[1:] & batch.alive[1:]).any(),
+    )
+
+
+def all_draws(
+    frozen: FrozenPolicy, signal: BoundedSignal, key: Array, draws: int, repeats: int
+) -> DrawnEpisodes:
+    """Return `drawn_episodes` under the nominal kernel, in parts of at most 20,000 episodes."""
+    most = (
+        min(frozen.env.most_copies or MOST_AT_ONCE, MOST_AT_ONCE) if repeats > 1 else MOST_AT_ONCE
+    )
+    sizes = in_parts(draws, max(1, most // repeats))
+    # All parts have one size, so that they share a program.
+    found = [
+        drawn_episodes(frozen, signal, each, max(sizes), None, repeats)
+        for each in jax.random.split(key, len(sizes))
+    ]
+    return DrawnEpisodes(
+        jnp.concatenate([each.inputs for each in found])[:draws],
+        jnp.concatenate([each.cost for each in found])[:draws],
+        jnp.stack([each.outside for each in found]).sum(),
+        jnp.stack([each.heard_later for each in found]).any(),
     )
 
 

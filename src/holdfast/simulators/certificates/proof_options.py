@@ -11,6 +11,7 @@ import numpy as np
 
 from holdfast._support.arguments import check_number, check_whole_number, meant
 from holdfast.simulators.certificates.bounded_signal import SignalRange
+from holdfast.simulators.certificates.draw_bound import MOST_AT_ONCE
 from holdfast.simulators.certificates.proving import BoundSettings
 from holdfast.simulators.check_environment import check_disturbed
 from holdfast.simulators.environment import Environment
@@ -29,6 +30,7 @@ class ProofOptions:
     episodes: int | None = None
     draws: int | None = None
     updates: int | None = None
+    repeats: int | None = None
     deterministic: bool = False
 
     @classmethod
@@ -51,10 +53,16 @@ class ProofOptions:
             ValueError: a size is not a whole number, or too small.
         """
         preset = _HOSTED if env.is_hosted else BoundSettings()
-        given = {name: getattr(self, name) for name in ("episodes", "draws", "updates")}
-        for (name, value), least in zip(given.items(), (4, 1, 1), strict=True):
+        names = ("episodes", "draws", "updates", "repeats")
+        given = {name: getattr(self, name) for name in names}
+        for (name, value), least in zip(given.items(), (4, 1, 1, 1), strict=True):
             if value is not None:
                 check_whole_number(name, value, least=least)
+        if (self.repeats or 1) > min(env.most_copies or math.inf, MOST_AT_ONCE):
+            raise ValueError(
+                f"repeats: expected at most {env.most_copies or MOST_AT_ONCE}, the number of episodes "
+                f"that run side by side, got {self.repeats}"
+            )
         return dataclasses.replace(preset, **{k: v for k, v in given.items() if v is not None})
 
     def ranges(self, env: Environment, radius: Any) -> list[SignalRange | None]:
@@ -65,6 +73,11 @@ class ProofOptions:
         """
         check_number("radius", radius)
         check_disturbed(env, radius)
+        if (self.repeats or 1) > 1 and not (radius and env.draws_once):
+            raise ValueError(
+                "repeats: several episodes of one draw need a radius, and a disturbance that is drawn "
+                "once an episode"
+            )
         ranges = _ranges(env, self.cost_range, self.most_cost, self.reward_range)
         if radius and not env.draws_once and not env.is_replayable:
             raise ValueError(

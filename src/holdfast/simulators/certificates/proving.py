@@ -31,6 +31,7 @@ from holdfast.simulators.certificates.bounded_mean import (
 )
 from holdfast.simulators.certificates.bounded_signal import BoundedSignal, SignalRange
 from holdfast.simulators.certificates.draw_bound import (
+    all_draws,
     drawn_episodes,
     fit_attack,
     halves,
@@ -75,12 +76,14 @@ class BoundSettings:
         episodes: fresh episodes: half choose α, half give the confidence limit.
         draws: fresh disturbances at each visited state, for the bound at every step.
         updates: gradient steps that learn U, ν and λ.
+        repeats: episodes of each draw, where nature draws once an episode; their mean counts.
         batch: episodes and fresh draws of each gradient step.
     """
 
     episodes: int = 20_000
     draws: int = 64
     updates: int = 300
+    repeats: int = 1
     batch: tuple[int, int] = (256, 4)
 
 
@@ -192,7 +195,13 @@ class Certifying:
                 method,
                 self.env,
                 ranges,
-                Sizes(self.settings.episodes, self.settings.draws, risk, _FOUND_SHARE),
+                Sizes(
+                    self.settings.episodes,
+                    self.settings.draws,
+                    self.settings.repeats,
+                    risk,
+                    _FOUND_SHARE,
+                ),
                 sum(each.setup["outside_range"] for each in proved.values()),
             ),
             setup={
@@ -229,7 +238,7 @@ class Certifying:
         count = self.settings.episodes
         size = getattr(self.env.disturbance, "size", 0)
         draw_key, fit_key, attack_key = jax.random.split(key, 3)
-        drawn = drawn_episodes(self.frozen, signal, draw_key, count)
+        drawn = all_draws(self.frozen, signal, draw_key, count, self.settings.repeats)
         costs = check_finite(self.env, drawn.cost)
         if bool(drawn.heard_later):
             raise ValueError(f"environment: {self.env.name} draws more than once an episode")
