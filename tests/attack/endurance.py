@@ -88,17 +88,19 @@ class Leak(NamedTuple):
 
 def leak(iterations: int) -> Leak:
     """Measure the resident memory while a policy is trained; the first half warms up."""
-    memory, moments = [], []
+    # Laid out before, since lists of numbers would grow with the iterations.
+    memory, moments = np.zeros(iterations), np.zeros(iterations)
+    done = iter(range(iterations))
 
     def note(_: object) -> None:
-        memory.append(1024 * resident())
-        moments.append(time.monotonic())
+        i = next(done)
+        memory[i], moments[i] = 1024 * resident(), time.monotonic()
 
     model = hf.environments.n_chain(nodes=5)
     settings = {"limit_on": "discounted", "batch_size": 300, "hidden": (4,)}
     hf.train(model, "pcpo", iterations=iterations, callback=note, **settings)
     half = len(memory) // 2
-    late = np.asarray(memory[half:])
+    late = memory[half:]
     fit = scipy.stats.linregress(np.arange(len(late)), late)
     # A constant has no standard error.
     spread = np.nan_to_num(scipy.stats.t.ppf(0.975, len(late) - 2) * fit.stderr)
